@@ -1,0 +1,89 @@
+"""`add_recurrence`: the one verb that gives a live backbone its recurrence."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from .carriers import CARRIERS
+from .configuration_window_recurrent import WindowRecurrenceConfig
+from .modeling_window_recurrent import MODELS, WindowRecurrentModel
+from .probe import probe
+
+# Which of transformers' lists of architectures stands for which head.
+_HEADS = {
+    "causal-lm": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "masked-lm": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    "question-answering": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+    "sequence-classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    "token-classification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+}
+
+
+def head_of(model: PreTrainedModel) -> str:
+    """Which head a live model was loaded with."""
+    if model.base_model is model:
+        return "model"
+    name = type(model).__name__
+    for head, architectures in _HEADS.items():
+        for listed in architectures.values():
+            if name in (listed if isinstance(listed, (tuple, list)) else (listed,)):
+                return head
+    raise ValueError(
+        f"{name} has a head that recurrence is not made for: load the model as one of AutoModel, "
+        "AutoModelForCausalLM, ...MaskedLM, ...QuestionAnswering, ...SequenceClassification, ...TokenClassification"
+    )
+
+
+def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None = None, **fields: Any) -> Any:
+    """Lets a pretrained model carry what it has read from window to window.
+
+    The model itself becomes the `backbone` of the result, with its weights, head, device and dtype; nothing is
+    copied. Instead of a configuration its fields can be given by name.
+    """
+    if isinstance(model, WindowRecurrentModel):
+        raise TypeError("this model has recurrence already; add another to its .backbone")
+    if not isinstance(model, PreTrainedModel):
+        hint = " (for LoRA, use model.add_adapter(lora_config) of transformers)" if isinstance(model, nn.Module) else ""
+        raise TypeError(f"add_recurrence takes a live transformers model, got {type(model).__name__}{hint}")
+    if config is not None and fields:
+        raise TypeError("give either a configuration or its fields, not both")
+    config = WindowRecurrenceConfig(**fields) if config is None else copy.deepcopy(config)
+    config.head = head_of(model)
+    config.backbone = model.config
+    config.backbone_name = config.backbone_name or getattr(model.config, "_name_or_path", "") or None
+    _check_context(model, config)
+    config.causal = probe(model, config.insertion_layers, CARRIERS[config.carrier].space).causal
+    if config.head == "causal-lm" and not config.causal:
+        raise ValueError(f"{type(model).__name__} sees what follows a token (is_decoder is not set): not a causal LM")
+    config._attn_implementation_internal = model.config._attn_implementation
+    config.dtype = model.dtype
+    for name in ("id2label", "label2id", "problem_type"):
+        setattr(config, name, getattr(model.config, name, None))
+    recurrent = MODELS[config.head](config, model)
+    like = next(model.parameters())
+    recurrent.carrier.to(like.device, like.dtype)
+    recurrent.train(model.training)
+    if model.can_generate() and recurrent.can_generate():
+        recurrent.generation_config = copy.deepcopy(model.generation_config)
+    return recurrent
+
+
+def _check_context(model: PreTrainedModel, config: WindowRecurrenceConfig) -> None:
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if longest is None:
+        return
+    for module in model.modules():
+        # RoBERTa's kind counts positions from behind the padding's.
+        if isinstance(module, nn.Embedding) and module.num_embeddings == longest and module.padding_idx is not None:
+            longest -= module.padding_idx + 1
+            break
+    if config.window > longest:
+        raise ValueError(
+            f"window={config.window} is longer than the {longest} positions of {type(model).__name__}: "
+            f"choose a window of at most {longest}"
+        )

@@ -1,0 +1,271 @@
+"""What is carried from window to window: how hidden states become the state, and the state keys and values.
+
+A carrier has four parts, all of them functions of tensors with the batch first:
+
+- `summarise` takes in some positions of a window, `merge` joins two such summaries: together they let a window
+  be read token by token with a summary of constant size.
+- `carry` turns the summary of a whole window into the state.
+- `vectors` turns the state into hidden vectors that the next window's layers take in as extra keys and values.
+
+To add a carrier, write one class here and decorate it; the shared tests pick it up. To add a pooling, write
+one class and put it into POOLINGS.
+
+Shapes: B rows, t positions, L layers, k the backbone's width, V vectors, I layers of insertion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+if TYPE_CHECKING:
+    from .configuration_window_recurrent import WindowRecurrenceConfig
+
+Tensors = tuple[Tensor, ...]
+CARRIERS: dict[str, type[Carrier]] = {}
+
+
+def carrier(name: str) -> Callable[[type[Carrier]], type[Carrier]]:
+    def register(cls: type[Carrier]) -> type[Carrier]:
+        CARRIERS[name] = cls
+        return cls
+
+    return register
+
+
+class Carrier(nn.Module):
+    """Carries nothing: plain windows. The base of all carriers, and the plain baseline as `none`."""
+
+    space: ClassVar[str] = "layer"  # what its vectors are: inputs of a "layer", or of its "attention"
+    insert_at: ClassVar[int | str] = 2  # where and how many vectors go in, unless the configuration says so
+    vectors_inserted: ClassVar[int] = 1
+
+    def __init__(self, config: WindowRecurrenceConfig):
+        super().__init__()
+        self.width: int = config.hidden_size
+        self.layers: tuple[int, ...] = config.insertion_layers  # counted from 1
+        self.count: int = config.vector_count
+        self.window: int = config.window
+
+    def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
+        """hidden: of the space "layer", L+1 of [B, t, k], the input of every layer and the output of the last;
+        of "attention", L of them. keep: [B, t] bool, the positions that count. index: [B, t], each position's
+        place in the window, from 0."""
+        return ()
+
+    def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
+        """The summary of two consecutive parts of a window."""
+        return ()
+
+    def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
+        """The state after a window. `previous` is the state before it, of the rows where `has_previous` [B]."""
+        return ()
+
+    def empty(self, batch_size: int, like: Tensor) -> Tensors:
+        """The state that stands in before there is one, zeros of the shape of `carry`. like: any [.., k]."""
+        return ()
+
+    def vectors(self, state: Tensors) -> dict[int, Tensor]:
+        """By layer, counted from 1: [B, V, k], hidden vectors as they would enter that layer."""
+        return {}
+
+    def visible(self, state: Tensors) -> Tensor | None:
+        """[B, V] bool: which vectors may be attended to; None for all."""
+        return None
+
+    def positions(self) -> list[float]:
+        """Where the V vectors stand, the next window's first token being at 0. Rotary models see this."""
+        return [float(v - self.count) for v in range(self.count)]
+
+
+CARRIERS["none"] = Carrier
+
+
+class MeanPooling(nn.Module):
+    """The mean over positions, kept as sum and count."""
+
+    def __init__(self, width: int):
+        super().__init__()
+
+    def summarise(self, x: Tensor, keep: Tensor) -> Tensors:
+        weight = keep.to(x.dtype)
+        return torch.einsum("btk,bt->bk", x, weight), weight.sum(1, keepdim=True)
+
+    def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
+        return earlier[0] + later[0], earlier[1] + later[1]
+
+    def finish(self, summary: Tensors) -> Tensor:
+        return summary[0] / summary[1].clamp(min=1)
+
+
+class MaxPooling(nn.Module):
+    """The largest value of each feature over positions."""
+
+    def __init__(self, width: int):
+        super().__init__()
+
+    def summarise(self, x: Tensor, keep: Tensor) -> Tensors:
+        return (x.masked_fill(~keep[..., None], -math.inf).amax(1),)
+
+    def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
+        return (torch.maximum(earlier[0], later[0]),)
+
+    def finish(self, summary: Tensors) -> Tensor:
+        return summary[0].masked_fill(summary[0] == -math.inf, 0.0)
+
+
+class AttentionPooling(nn.Module):
+    """Attention by one learned key that is the same for every window; starts as the mean."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.key = nn.Parameter(torch.zeros(width))
+
+    def summarise(self, x: Tensor, keep: Tensor) -> Tensors:
+        # A softmax in parts: the largest score, and sums of exponentials relative to it.
+        score = (x @ self.key / math.sqrt(x.shape[-1])).masked_fill(~keep, -math.inf)  # [B, t]
+        top = score.amax(1, keepdim=True).clamp(min=-1e4).detach()
+        weight = torch.exp(score - top)
+        return top, torch.einsum("btk,bt->bk", x, weight), weight.sum(1, keepdim=True)
+
+    def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
+        top = torch.maximum(earlier[0], later[0])
+        a, b = torch.exp(earlier[0] - top), torch.exp(later[0] - top)
+        return top, earlier[1] * a + later[1] * b, earlier[2] * a + later[2] * b
+
+    def finish(self, summary: Tensors) -> Tensor:
+        return summary[1] / summary[2].clamp(min=1e-12)
+
+
+POOLINGS: dict[str, type[nn.Module]] = {"mean": MeanPooling, "max": MaxPooling, "attention": AttentionPooling}
+
+
+@carrier("pooled")
+class Pooled(Carrier):
+    """The paper's module: z pools the window, h_prev = FF(z) is inserted as key and value."""
+
+    def __init__(self, config: WindowRecurrenceConfig):
+        super().__init__(config)
+        self.pooled_layers = config.pooled_layers
+        if self.pooled_layers == "weighted":
+            self.alpha = nn.Parameter(torch.zeros(config.num_hidden_layers))
+        self.pooling = POOLINGS[config.pooling](self.width)
+        widths = [self.width, *config.hidden_widths]
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.activation = ACT2FN[config.activation]
+        self.output = nn.Linear(widths[-1], self.count * self.width)
+
+    def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
+        outputs = hidden[1:]  # of layers 1 to L, not the embeddings
+        if self.pooled_layers == "last":
+            pooled = outputs[-1]
+        else:
+            weights = self.alpha.softmax(0)
+            pooled = sum((w * h for w, h in zip(weights, outputs, strict=True)), torch.zeros_like(outputs[0]))
+        return self.pooling.summarise(pooled, keep)
+
+    def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
+        return self.pooling.merge(earlier, later)
+
+    def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
+        return (self.pooling.finish(summary),)  # z: [B, k]
+
+    def empty(self, batch_size: int, like: Tensor) -> Tensors:
+        return (like.new_zeros(batch_size, self.width),)
+
+    def vectors(self, state: Tensors) -> dict[int, Tensor]:
+        x = state[0]
+        for layer in self.hidden:
+            x = self.activation(layer(x))
+        inserted = self.output(x).view(-1, self.count, self.width)
+        return dict.fromkeys(self.layers, inserted)
+
+
+@carrier("spans")
+class Spans(Carrier):
+    """At every layer, the means of a few spans of what that layer's attention took in, slightly corrected.
+
+    Inserted as inputs of the same attention, a span's key and value are the means of its tokens' keys and
+    values, before any training. The first vector is no span but the document's very first token: pretrained
+    models park their attention there, and break when it is gone. The corrections start at zero.
+    """
+
+    space = "attention"
+    insert_at = "all"
+    vectors_inserted = 16
+
+    def __init__(self, config: WindowRecurrenceConfig):
+        super().__init__(config)
+        self.spans = self.count - 1
+        self.down = nn.Parameter(torch.randn(len(self.layers), self.width, config.rank) / math.sqrt(self.width))
+        self.up = nn.Parameter(torch.zeros(len(self.layers), config.rank, self.width))
+
+    def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
+        # Which of the vectors each position belongs to: the first token to 0, the others to spans 1, 2, ...
+        place = (index * self.spans).div(self.window, rounding_mode="floor") + 1
+        place = place.masked_fill(index == 0, 0)  # [B, t]
+        vector = torch.arange(self.count, device=index.device)
+        member = ((place[:, None, :] == vector[:, None]) & keep[:, None, :]).to(hidden[0].dtype)
+        sums = torch.stack([member @ hidden[layer - 1] for layer in self.layers], dim=1)  # [B, I, V, k]
+        return sums, member.sum(-1)  # [B, V]
+
+    def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
+        return earlier[0] + later[0], earlier[1] + later[1]
+
+    def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
+        sums, counts = summary
+        means, seen = sums / counts.clamp(min=1)[:, None, :, None], counts > 0
+        # The first token is the document's, not the window's.
+        first = torch.where(has_previous[:, None, None], previous[0][:, :, 0], means[:, :, 0])
+        return torch.cat([first[:, :, None], means[:, :, 1:]], dim=2), seen
+
+    def empty(self, batch_size: int, like: Tensor) -> Tensors:
+        means = like.new_zeros(batch_size, len(self.layers), self.count, self.width)
+        return means, like.new_zeros(batch_size, self.count).bool()
+
+    def vectors(self, state: Tensors) -> dict[int, Tensor]:
+        means = state[0]
+        corrected = means + (means @ self.down) @ self.up
+        return {layer: corrected[:, i] for i, layer in enumerate(self.layers)}
+
+    def visible(self, state: Tensors) -> Tensor | None:
+        return state[1]
+
+
+@carrier("constant")
+class Constant(Carrier):
+    """A learned state that knows nothing of the text: the control that shows what content is worth.
+
+    It stands in for another carrier: the same maps, places and number of vectors, but the state they read is a
+    parameter. Trained on the same tokens, it gains all that an attention sink and a taste of the domain give.
+    """
+
+    def __init__(self, config: WindowRecurrenceConfig):
+        super().__init__(config)
+        self.inner = CARRIERS[config.stands_for](config)
+        self.space = self.inner.space  # type: ignore[misc]
+        learned = self.inner.empty(1, torch.empty(0))
+        self.floating = [t.is_floating_point() for t in learned]
+        self.learned = nn.ParameterList(t for t in learned if t.is_floating_point())
+
+    def start_from(self, memory: Tensors) -> None:
+        """Begins at the mean of real memories, so that training need not find the way there."""
+        means = [t.detach().float().mean(0, keepdim=True) for t in memory if t.is_floating_point()]
+        for parameter, mean in zip(self.learned, means, strict=True):
+            parameter.data.copy_(mean)
+
+    def vectors(self, state: Tensors) -> dict[int, Tensor]:
+        # A leading axis of one is spread over the batch where it is inserted. Flags are all set.
+        learned, like = iter(self.learned), self.learned[0]
+        flags = self.inner.empty(1, like)
+        return self.inner.vectors(
+            tuple(next(learned) if f else t.logical_not() for f, t in zip(self.floating, flags, strict=True))
+        )
+
+    def positions(self) -> list[float]:
+        return self.inner.positions()

@@ -1,0 +1,215 @@
+"""The configuration of window recurrence: every choice by name, none misspelt."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import SubConfigSpec
+from transformers.generation import GenerationConfig
+
+from ... import windows
+from .carriers import CARRIERS, POOLINGS
+
+# Names that transformers itself writes into a saved configuration, beside its declared fields.
+_WRITTEN_BY_TRANSFORMERS = {
+    "model_type",
+    "name_or_path",
+    "_name_or_path",
+    "_commit_hash",
+    "attn_implementation",
+    "experts_implementation",
+    "output_attentions",
+    "torch_dtype",
+    "num_labels",
+    "per_layer_config",
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's language model: 20 windows of 300 tokens, one vector into the second layer.
+    "decoder": {},
+    # The paper's question answering encoder: last layer, two hidden layers of the backbone's width.
+    "encoder": {"window": 512, "pooled_layers": "last", "hidden": ["width", "width"], "insert_at": 2},
+}
+
+
+class WindowRecurrenceConfig(PreTrainedConfig):
+    """What to carry from window to window, and where to insert it. The defaults are the paper's.
+
+    Args:
+        carrier: what is carried: "pooled" (the paper's), "spans" (more capacity), "constant" (a control that
+            knows nothing of the text) or "none" (plain windows).
+        window: how many tokens the backbone sees at once.
+        overlap: how many of them the next window reads again.
+        insert_at: the layer, counted from 1, whose attention gets the extra keys and values; a list of layers,
+            or "all". By default the carrier's own: 2 for "pooled", "all" for "spans".
+        vectors: how many vectors are inserted; by default 1 for "pooled", 16 for "spans".
+        pooling: "mean", "max" or "attention" (one learned key), for "pooled".
+        pooled_layers: "weighted" (a learned mixture of all layers) or "last", for "pooled".
+        pooled_positions: "all" positions of a window, or those "before_next_window" starts (they differ when
+            windows overlap).
+        hidden: widths of the hidden layers between z and h_prev, for "pooled"; "width" is the backbone's.
+        activation: between those layers, by its name in transformers.
+        rank: of the correction maps of "spans".
+        truncate_after: back-propagation goes through this many windows; None for all of a call.
+        stands_for: the carrier that "constant" is the control of.
+        backbone, backbone_name, head, causal: filled in by `add_recurrence`.
+    """
+
+    model_type = "window_recurrent"
+    sub_configs_defaults: ClassVar = {"backbone": SubConfigSpec(AutoConfig, model_type="gpt2", optional=True)}
+    keys_to_ignore_at_inference: ClassVar = ["state"]
+
+    carrier: str = "pooled"
+    window: int = 300
+    overlap: int = 0
+    insert_at: int | list | str | None = None
+    vectors: int | None = None
+    pooling: str = "mean"
+    pooled_layers: str = "weighted"
+    pooled_positions: str = "all"
+    hidden: list | tuple = (200, 200, 200)
+    activation: str = "gelu"
+    rank: int = 32
+    stands_for: str = "pooled"
+    truncate_after: int | None = None
+    backbone: Any = None
+    backbone_name: str | None = None
+    added_only: bool = False
+    head: str | None = None
+    causal: bool | None = None
+
+    def __post_init__(self, **kwargs: Any):
+        self._refuse_unknown(kwargs)
+        super().__post_init__(**kwargs)
+        self.hidden = list(self.hidden) if isinstance(self.hidden, (list, tuple)) else [self.hidden]
+        self._check()
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> WindowRecurrenceConfig:
+        """A recipe of the paper by name: "decoder" (language models) or "encoder" (question answering)."""
+        if name not in PRESETS:
+            raise ValueError(f"no preset {name!r}: choose one of {', '.join(map(repr, PRESETS))}")
+        return cls(**{**PRESETS[name], **overrides})
+
+    def with_carrier(self, carrier: str) -> WindowRecurrenceConfig:
+        """The same windows and places of insertion with another carrier: how the controls are made."""
+        values = {name: getattr(self, name) for name in self._own_fields()}
+        for name in ("backbone", "backbone_name", "head", "causal", "added_only"):
+            values.pop(name)
+        values |= {"carrier": carrier, "insert_at": self._insert_at, "vectors": self.vector_count}
+        if carrier == "constant":
+            values["stands_for"] = self.carrier
+        return type(self)(**values)
+
+    def _own_fields(self) -> list[str]:
+        inherited = {f.name for f in fields(PreTrainedConfig)}
+        return [f.name for f in fields(self) if f.name not in inherited]
+
+    def _refuse_unknown(self, given: dict[str, Any]) -> None:
+        known = _WRITTEN_BY_TRANSFORMERS | set(GenerationConfig._get_default_generation_params())
+        for name in given:
+            if name not in known and not name.startswith("_"):
+                close = difflib.get_close_matches(name, self._own_fields(), n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(self._own_fields())}"
+                raise ValueError(f"WindowRecurrenceConfig has no field {name!r} (given {given[name]!r}): {hint}")
+
+    def _check(self) -> None:
+        for name, allowed in (
+            ("carrier", CARRIERS),
+            ("stands_for", [name for name in CARRIERS if name not in ("constant", "none")]),
+            ("pooling", POOLINGS),
+            ("pooled_layers", ("weighted", "last")),
+            ("pooled_positions", ("all", "before_next_window")),
+            ("activation", ACT2FN),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(sorted(allowed))}")
+        for name in ("window", "overlap", "rank"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int):
+                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        windows.check(self.window, self.overlap)
+        for name in ("vectors", "truncate_after"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, got {self.rank}")
+        for width in self.hidden:
+            if width != "width" and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
+                raise ValueError(
+                    f"hidden must list widths of at least 1, or 'width' for the backbone's, got {width!r}"
+                )
+        if self._acts_as == "spans" and not 2 <= self.vector_count <= self.window:
+            raise ValueError(
+                f"spans needs at least 2 vectors (the first token and one span) and at most one per token of the "
+                f"window of {self.window}, got {self.vector_count}"
+            )
+        if self.backbone is not None:
+            _ = self.insertion_layers
+
+    @property
+    def _acts_as(self) -> str:
+        return self.stands_for if self.carrier == "constant" else self.carrier
+
+    @property
+    def _insert_at(self) -> Any:
+        return CARRIERS[self._acts_as].insert_at if self.insert_at is None else self.insert_at
+
+    @property
+    def vector_count(self) -> int:
+        return CARRIERS[self._acts_as].vectors_inserted if self.vectors is None else self.vectors
+
+    @property
+    def insertion_layers(self) -> tuple[int, ...]:
+        """The layers that get extra keys and values, counted from 1, in order."""
+        wanted = self._insert_at
+        if wanted == "all":
+            return tuple(range(1, self.num_hidden_layers + 1))
+        listed = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+        for layer in listed:
+            if isinstance(layer, bool) or not isinstance(layer, int):
+                raise ValueError(f"insert_at must be a layer, a list of layers or 'all', got {wanted!r}")
+            if not 1 <= layer <= self.num_hidden_layers:
+                raise ValueError(
+                    f"insert_at={layer} is beyond the backbone's layers: it has {self.num_hidden_layers}, "
+                    "counted from 1"
+                )
+        if not listed:
+            raise ValueError("insert_at lists no layer: name at least one, or use carrier='none'")
+        return tuple(sorted(set(listed)))
+
+    @property
+    def hidden_widths(self) -> list[int]:
+        return [self.hidden_size if width == "width" else width for width in self.hidden]
+
+    # What transformers' own code (generate, Trainer, pipelines) asks a configuration for.
+
+    def _of_backbone(self, name: str) -> Any:
+        if self.backbone is None:
+            raise AttributeError(f"{name} is the backbone's, and this configuration has none yet: add_recurrence")
+        return getattr(self.backbone.get_text_config(), name)
+
+    @property
+    def hidden_size(self) -> int:
+        return self._of_backbone("hidden_size")
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return self._of_backbone("num_hidden_layers")
+
+    @property
+    def num_attention_heads(self) -> int:
+        return self._of_backbone("num_attention_heads")
+
+    @property
+    def vocab_size(self) -> int:
+        return self._of_backbone("vocab_size")
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self._of_backbone("max_position_embeddings")

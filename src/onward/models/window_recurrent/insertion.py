@@ -1,0 +1,240 @@
+"""The seam: extra keys and values in the attention of any backbone, without code per family.
+
+transformers lets a backbone's attention function be chosen by name. Ours prepends the memory's keys and values
+and widens the mask, then calls the function the backbone would have called. The keys and values come from the
+backbone itself: a layer, or only its attention, is run on the memory's vectors alone, through its own norm,
+projections and rotary positions, until it asks for attention. Outside of `inserting` the backbone is untouched.
+
+Vectors live in one of two spaces: "layer" vectors enter a layer as its input does, and pass its norm first;
+"attention" vectors enter its attention as they are. (A mean of normalised vectors is shorter than they are, and
+is attended to less; a norm would undo that.)
+
+Shapes: B rows, t positions, V inserted vectors, H heads, D head width, k the backbone's width.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import eager_mask, sdpa_mask
+
+SUPPORTED = ("sdpa", "eager")  # the attention implementations that the seam can stand in for
+
+
+@dataclass
+class Insertion:
+    """What goes into one run of the backbone, and what is seen on the way."""
+
+    vectors: dict[int, Tensor] = field(default_factory=dict)  # by layer, from 1: [B or 1, V, k]
+    positions: list[float] = field(default_factory=list)  # of the V vectors, for rotary models
+    visible: Tensor | None = None  # [B, V] bool; None when every row sees every vector
+    space: str = "layer"  # what the vectors are: inputs of a "layer", or of its "attention"
+    inserted: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # keys and values: [B, H, V, D]
+    hidden: list[Tensor] = field(default_factory=list)  # each layer's (or attention's) input: [B, t, k];
+    # of the space "layer" also the output of the last layer
+    attended: set[int] = field(default_factory=set)  # layers whose attention went through the seam
+    layer: int = 0  # the layer that runs now, counted from 1
+    rotations: list[tuple[nn.Module, Any, Any]] = field(default_factory=list)
+    masks: dict[Any, tuple[Any, Tensor | None]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.positions)
+
+
+class _Caught(Exception):  # noqa: N818 - not an error: it carries keys and values out of a layer
+    def __init__(self, key: Tensor, value: Tensor):
+        self.key, self.value = key, value
+
+
+_insertion: ContextVar[Insertion | None] = ContextVar("insertion", default=None)
+_catching: ContextVar[bool] = ContextVar("catching", default=False)
+
+
+def backbone_layers(base: nn.Module, count: int) -> nn.ModuleList:
+    """The list of a backbone's transformer layers."""
+    for module in base.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise ValueError(f"{type(base).__name__} keeps no list of {count} layers: its family is not supported")
+
+
+def attention_of(layer: nn.Module) -> nn.Module:
+    """The part of a layer that makes keys and values: the innermost module called attention."""
+    named = [m for m in layer.modules() if "Attention" in type(m).__name__]
+    for module in named:
+        if not any("Attention" in type(inner).__name__ for inner in module.modules() if inner is not module):
+            return module
+    raise ValueError(f"{type(layer).__name__} has no attention of its own")
+
+
+@contextmanager
+def inserting(base: PreTrainedModel, layers: nn.ModuleList, insertion: Insertion) -> Iterator[Insertion]:
+    """While this is entered, `base` attends to the inserted vectors and its hidden states are collected."""
+    config = base.config
+    implementation = config._attn_implementation
+    hooks = [layer.register_forward_pre_hook(_count_layer) for layer in layers]
+    sites = list(layers) if insertion.space == "layer" else [attention_of(layer) for layer in layers]
+    hooks += [site.register_forward_pre_hook(_before_site, with_kwargs=True) for site in sites]
+    if insertion.space == "layer":
+        hooks.append(layers[-1].register_forward_hook(_after_last_layer))
+    if insertion.vectors:
+        hooks += [m.register_forward_hook(_after_rotary, with_kwargs=True) for m in _rotary_modules(base)]
+    token = _insertion.set(insertion)
+    config._attn_implementation = f"onward_{implementation}"
+    try:
+        yield insertion
+    finally:
+        config._attn_implementation = implementation
+        _insertion.reset(token)
+        for hook in hooks:
+            hook.remove()
+
+
+def _rotary_modules(base: nn.Module) -> list[nn.Module]:
+    return [m for m in base.modules() if type(m).__name__.endswith("RotaryEmbedding")]
+
+
+def _count_layer(layer: nn.Module, args: tuple) -> None:
+    if (insertion := _insertion.get()) is not None:
+        insertion.layer += 1
+
+
+def _before_site(site: nn.Module, args: tuple, kwargs: dict) -> None:
+    insertion = _insertion.get()
+    if insertion is None:
+        return
+    insertion.hidden.append(args[0] if args else kwargs["hidden_states"])
+    vectors = insertion.vectors.get(insertion.layer)
+    if vectors is not None and insertion.layer not in insertion.inserted:
+        insertion.inserted[insertion.layer] = _keys_and_values(site, vectors, args, kwargs, insertion)
+
+
+def _after_last_layer(layer: nn.Module, args: tuple, output: Any) -> None:
+    insertion = _insertion.get()
+    if insertion is not None:
+        insertion.hidden.append(output[0] if isinstance(output, tuple) else output)
+
+
+def _after_rotary(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    insertion = _insertion.get()
+    if insertion is not None:
+        insertion.rotations.append((module, _signature(type(module)).bind(module, *args, **kwargs), output))
+
+
+@cache
+def _signature(cls: type[nn.Module]) -> inspect.Signature:
+    return inspect.signature(cls.forward)
+
+
+def _keys_and_values(
+    site: nn.Module, vectors: Tensor, args: tuple, kwargs: dict, insertion: Insertion
+) -> tuple[Tensor, Tensor]:
+    """Runs a layer or attention on the vectors alone until it asks for attention, and takes keys and values."""
+    positions = torch.tensor([insertion.positions], device=vectors.device)
+    changes: dict[str, Any] = {
+        "hidden_states": vectors.contiguous(),
+        "attention_mask": None,
+        "use_cache": False,
+        "position_ids": positions,
+    }
+    if (rotation := kwargs.get("position_embeddings")) is not None:
+        changes["position_embeddings"] = _rotate(rotation, positions, insertion)
+    call = _signature(type(site)).bind(site, *args, **kwargs)
+    for given in (call.arguments, call.arguments.get("kwargs", {})):
+        for name, value in given.items():
+            if isinstance(value, Cache):  # a memory is no token: the window's cache must not see it
+                given[name] = None
+            elif name in changes:
+                given[name] = changes[name]
+    token = _catching.set(True)
+    try:
+        # forward itself, not the call, which would run our own hook again
+        site.forward(*call.args[1:], **call.kwargs)
+    except _Caught as caught:
+        return caught.key, caught.value
+    finally:
+        _catching.reset(token)
+    raise RuntimeError(f"{type(site).__name__} did not ask for attention through the seam")
+
+
+def _rotate(rotation: Any, positions: Tensor, insertion: Insertion) -> Any:
+    """The rotary embedding of other positions, by asking the module that made `rotation` again."""
+    for module, call, output in insertion.rotations:
+        if output[0] is rotation[0]:
+            call.arguments["position_ids"] = positions
+            return module.forward(*call.args[1:], **call.kwargs)
+    raise RuntimeError("the backbone's rotary embedding comes from no module known to the seam")
+
+
+def _attend(implementation: str):
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        if _catching.get():
+            raise _Caught(key, value)
+        insertion = _insertion.get()
+        if insertion is not None:
+            insertion.attended.add(insertion.layer)
+            if (pair := insertion.inserted.get(insertion.layer)) is not None:
+                spread = (key.shape[0], -1, -1, -1)
+                key = torch.cat([pair[0].to(key.dtype).expand(spread), key], dim=2)
+                value = torch.cat([pair[1].to(value.dtype).expand(spread), value], dim=2)
+                causal = kwargs.get("is_causal")
+                causal = getattr(module, "is_causal", True) if causal is None else causal
+                attention_mask = _widen(attention_mask, query, key, causal, insertion)
+        if implementation == "sdpa":
+            return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        eager = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
+        return eager(module, query, key, value, attention_mask, **kwargs)
+
+    return attention
+
+
+def _widen(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, insertion: Insertion) -> Tensor | None:
+    """The mask with V columns in front. Layers share a mask, so it is widened once for each kind of layer."""
+    name = id(mask) if mask is not None else (causal, query.shape[2], key.shape[2])
+    if name not in insertion.masks:
+        insertion.masks[name] = (mask, _widened(mask, query, key, causal, insertion))  # holds the id in use
+    return insertion.masks[name][1]
+
+
+def _widened(
+    mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, insertion: Insertion
+) -> Tensor | None:
+    batch, _, rows, _ = query.shape
+    columns, count, visible = key.shape[2], insertion.count, insertion.visible
+    if mask is None:
+        if visible is None and (rows == 1 or not causal):
+            return None
+        # No mask stands for "all", or for "causal" aligned at the last token.
+        mask = torch.ones(1, 1, rows, columns - count, dtype=torch.bool, device=query.device)
+        if causal and rows > 1:
+            mask = mask.tril(columns - count - rows)
+    if visible is None:
+        front = torch.ones(1, 1, 1, count, dtype=torch.bool, device=query.device)
+    else:
+        front = visible[:, None, None, :]
+        mask = mask.expand(batch, -1, -1, -1)
+    front = front.expand(*mask.shape[:3], count)
+    if mask.dtype != torch.bool:
+        front = torch.zeros(front.shape, dtype=mask.dtype, device=mask.device).masked_fill(
+            ~front, torch.finfo(mask.dtype).min
+        )
+    return torch.cat([front, mask], dim=-1)
+
+
+for _name, _mask in (("sdpa", sdpa_mask), ("eager", eager_mask)):
+    AttentionInterface.register(f"onward_{_name}", _attend(_name))
+    AttentionMaskInterface.register(f"onward_{_name}", _mask)

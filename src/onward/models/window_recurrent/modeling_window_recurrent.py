@@ -1,0 +1,610 @@
+"""Window-recurrent models: a backbone with any of transformers' heads, and a carrier between its windows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    GenerationMixin,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions, ModelOutput
+
+from ...state import WindowState
+from .carriers import CARRIERS
+from .configuration_window_recurrent import WindowRecurrenceConfig
+from .insertion import SUPPORTED, backbone_layers
+from .reading import Output, Reader, Round, pack, real_columns
+from .saving import SavesWhatWasAdded
+
+# Token types travel with the ids, above any vocabulary.
+_TYPE_SHIFT = 40
+_ID_MASK = (1 << _TYPE_SHIFT) - 1
+
+
+@dataclass
+class RecurrentOutput(ModelOutput):
+    """What every window-recurrent model returns: the head's own outputs over the whole length, and the state."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    state: WindowState | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class Embeddings(ModelOutput):
+    """Vectors of tokens [B, N, k], zero at padding, and of documents [B, k]."""
+
+    tokens: Tensor | None = None
+    documents: Tensor | None = None
+    state: WindowState | None = None
+
+
+@contextmanager
+def _answering(base: PreTrainedModel, output: ModelOutput) -> Iterator[None]:
+    """While this is entered, `base` returns `output` whatever it is asked: a head then works on it as its own.
+
+    Some heads call a part of the base (OPT's decoder) instead of the base itself.
+    """
+    asked = [base, *(child for child in base.children() if isinstance(child, PreTrainedModel))]
+    for module in asked:
+        module.__dict__["forward"] = lambda *args, **kwargs: output
+    try:
+        yield
+    finally:
+        for module in asked:
+            del module.__dict__["forward"]
+
+
+class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
+    """A bare encoder or decoder that reads any length window by window."""
+
+    config_class = WindowRecurrenceConfig
+    config: WindowRecurrenceConfig
+    base_model_prefix = "backbone"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True
+    _supports_sdpa = True
+    auto_class: ClassVar[Any] = AutoModel
+    head: ClassVar[str] = "model"
+
+    def __init__(self, config: WindowRecurrenceConfig, backbone: PreTrainedModel | None = None):
+        if config.backbone is None:
+            raise ValueError(
+                "this configuration names no backbone: use onward.add_recurrence(model, config) on a live model"
+            )
+        super().__init__(config)
+        self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
+        self.carrier = CARRIERS[config.carrier](config)
+        self.bottleneck_checkpointing = False
+        self._disabled = False
+        self.post_init()
+
+    # -- what transformers asks of a model
+
+    def initialize_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the backbone comes with its weights, and a carrier starts itself."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.backbone.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self.backbone.get_output_embeddings()
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.backbone.set_output_embeddings(value)
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict | None = None, **_: Any) -> None:
+        """Keeps only the state between windows, and runs each window again for its gradients."""
+        self.bottleneck_checkpointing = True
+
+    def gradient_checkpointing_disable(self) -> None:
+        self.bottleneck_checkpointing = False
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return self.bottleneck_checkpointing
+
+    # -- recurrence
+
+    @contextmanager
+    def recurrence_disabled(self) -> Iterator[None]:
+        """Gives the backbone back, bit for bit: calls go straight to it."""
+        before, self._disabled = self._disabled, True
+        try:
+            yield
+        finally:
+            self._disabled = before
+
+    @property
+    def reader(self) -> Reader:
+        config = self.config
+        base = self.backbone.base_model
+        implementation = base.config._attn_implementation
+        if implementation not in SUPPORTED:
+            raise ValueError(
+                f"the backbone's attention is {implementation!r}; recurrence works with {' or '.join(SUPPORTED)}"
+            )
+        return Reader(
+            base,
+            backbone_layers(base, config.num_hidden_layers),
+            self.carrier,
+            window=config.window,
+            overlap=config.overlap,
+            causal=bool(config.causal),
+            pool_all=config.pooled_positions == "all",
+            truncate_after=config.truncate_after,
+            takes_positions="position_ids" in inspect.signature(type(base).forward).parameters,
+            name=self.state_name,
+        )
+
+    @property
+    def state_name(self) -> str:
+        c = self.config
+        return (
+            f"{c.backbone.model_type} {c.num_hidden_layers}x{c.hidden_size}, {c.carrier}, window {c.window}, "
+            f"overlap {c.overlap}, {c.vector_count} at {','.join(map(str, c.insertion_layers))}"
+        )
+
+    def _check_inputs(self, input_ids: Tensor | None, unknown: dict[str, Any]) -> Tensor:
+        given = {name: value for name, value in unknown.items() if value is not None and value is not False}
+        if "inputs_embeds" in given:
+            raise ValueError("windows are cut from token ids: pass input_ids instead of inputs_embeds")
+        if "output_attentions" in given:
+            raise ValueError("attention maps of different windows do not form one: output_attentions is not there")
+        if given:
+            raise TypeError(f"{type(self).__name__} takes no argument {', '.join(map(repr, given))}")
+        if input_ids is None:
+            raise ValueError("input_ids is missing")
+        if input_ids.dim() != 2:
+            raise ValueError(f"input_ids must have the shape [batch, length], got {tuple(input_ids.shape)}")
+        if input_ids.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"input_ids must be whole numbers (torch.long), got {input_ids.dtype}")
+        if input_ids.numel() == 0:
+            raise ValueError(f"there is nothing to read: input_ids has the shape {tuple(input_ids.shape)}")
+        return input_ids.long()
+
+    def _prefix(self, prefix_length: int | Sequence[int] | Tensor | None, batch: int) -> list[int] | None:
+        if prefix_length is None:
+            return None
+        if isinstance(prefix_length, int):
+            return [prefix_length] * batch
+        lengths = prefix_length.tolist() if isinstance(prefix_length, Tensor) else list(prefix_length)
+        if len(lengths) != batch:
+            raise ValueError(f"prefix_length has {len(lengths)} entries for {batch} rows")
+        return lengths
+
+    def _read(
+        self,
+        input_ids: Tensor,
+        *,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        state: WindowState | None = None,
+        starts_document: Tensor | Sequence[bool] | None = None,
+        prefix_length: int | Sequence[int] | Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool = False,
+        finish: Any = None,
+        revise: int = 0,
+    ) -> tuple[Output, WindowState]:
+        """Hidden states of every token, or what `finish(hidden, round)` makes of each window's."""
+        base = self.backbone.base_model
+        ids = input_ids
+        if token_type_ids is not None:
+            ids = ids + (token_type_ids.long() << _TYPE_SHIFT)
+
+        def run(kwargs: dict[str, Any], current: Round) -> Output:
+            if token_type_ids is not None:
+                kwargs = {**kwargs, "token_type_ids": current.ids >> _TYPE_SHIFT}
+            if not self.config.causal:
+                # An encoder keeps no cache; some of them do not know the word.
+                kwargs = {name: value for name, value in kwargs.items() if name != "use_cache"}
+            output = base(
+                input_ids=current.ids & _ID_MASK,
+                output_hidden_states=output_hidden_states,
+                return_dict=True,
+                **kwargs,
+            )
+            if finish is not None:
+                return finish(output.last_hidden_state, current)
+            result = {"last_hidden_state": output.last_hidden_state}
+            for i, hidden in enumerate(output.hidden_states or ()):
+                result[f"hidden.{i}"] = hidden
+            if self._pools_first_tokens:
+                result["window_first"] = output.last_hidden_state[:, 0]
+                result["window_read"] = torch.tensor([n > 0 for n in current.lengths], device=ids.device)
+            return result
+
+        if use_cache is None:
+            use_cache = not (self.training or torch.is_grad_enabled())
+        return self.reader.read(
+            ids,
+            run,
+            attention_mask=attention_mask,
+            state=state,
+            starts_document=starts_document,
+            prefix=self._prefix(prefix_length, ids.shape[0]),
+            use_cache=use_cache and bool(self.config.causal),
+            checkpointing=self.bottleneck_checkpointing and self.training,
+            revise=revise,
+        )
+
+    @property
+    def _pools_first_tokens(self) -> bool:
+        return False
+
+    def _base_output(self, read: Output) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """The backbone's own kind of output for the whole length."""
+        hidden = read["last_hidden_state"]
+        base = self.backbone.base_model
+        summary = hidden
+        if "window_first" in read:
+            # Every window begins with the first token: its vectors are pooled over windows, as in the paper.
+            first = read["window_first"].masked_fill(~read["window_read"][..., None], -torch.inf).amax(1)
+            summary = torch.cat([first[:, None], hidden[:, 1:]], dim=1)
+        pooler = getattr(base, "pooler", None)
+        count = sum(name.startswith("hidden.") for name in read)
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=summary,
+            pooler_output=pooler(summary) if pooler is not None else None,
+            hidden_states=tuple(read[f"hidden.{i}"] for i in range(count)) or None,
+        )
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        state: WindowState | None = None,
+        starts_document: Tensor | Sequence[bool] | None = None,
+        prefix_length: int | Sequence[int] | Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> RecurrentOutput | tuple:
+        """Reads `input_ids` [B, N] of any length N on from `state`.
+
+        `starts_document` [B] marks rows that begin a new document: their state is dropped. `prefix_length`
+        (a number, or one per row): the first tokens of a document that begin every one of its windows, such as
+        a question and its separator. Labels are the head's own.
+        """
+        if self._disabled:
+            return self._plain(input_ids, attention_mask, labels, locals(), kwargs)
+        input_ids = self._check_inputs(input_ids, kwargs)
+        read, state = self._read(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            state=state,
+            starts_document=starts_document,
+            prefix_length=self._default_prefix(prefix_length, state),
+            use_cache=use_cache,
+            output_hidden_states=bool(output_hidden_states),
+        )
+        whole = self._base_output(read)
+        if self.backbone is self.backbone.base_model:
+            output = RecurrentOutput(**whole, state=state)
+        else:
+            given = {
+                "attention_mask": attention_mask,
+                "labels": labels,
+                "start_positions": start_positions,
+                "end_positions": end_positions,
+            }
+            output = self._apply_head(whole, input_ids, {k: v for k, v in given.items() if v is not None})
+            output.state = state
+            output.hidden_states = whole.hidden_states
+        return output if return_dict is not False else output.to_tuple()
+
+    def _default_prefix(self, prefix_length: Any, state: WindowState | None) -> Any:
+        return prefix_length
+
+    def _apply_head(self, whole: BaseModelOutputWithPoolingAndCrossAttentions, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
+        with _answering(self.backbone.base_model, whole):
+            head = self.backbone(input_ids=ids, return_dict=True, **given)
+        names = ("loss", "logits", "start_logits", "end_logits")
+        return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
+
+    def _plain(self, input_ids: Any, attention_mask: Any, labels: Any, given: dict, kwargs: dict) -> Any:
+        """A call that goes straight to the backbone."""
+        names = ("token_type_ids", "start_positions", "end_positions", "use_cache", "output_hidden_states")
+        passed = {name: given.get(name) for name in (*names, "return_dict")} | {"labels": labels} | kwargs
+        passed = {name: value for name, value in passed.items() if value is not None}
+        if given.get("state") is not None:
+            raise ValueError("a state means nothing while recurrence is disabled")
+        return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **passed)
+
+    def embed(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        token_type_ids: Tensor | None = None,
+        pooling: str = "mean",
+        normalize: bool = False,
+        state: WindowState | None = None,
+    ) -> Embeddings:
+        """Vectors of documents of any length: one per token, each from the window where it has the best
+        context, and one per document.
+
+        In an encoder, a token in the overlap of two windows is taken from the one in which it is further from
+        the edge. `pooling`: "mean" over a document's tokens, its "first" or its "last".
+        """
+        if pooling not in ("mean", "first", "last"):
+            raise ValueError(f"pooling={pooling!r} is not known: choose mean, first or last")
+        input_ids = self._check_inputs(input_ids, {})
+        revise = 0 if self.config.causal else self.config.overlap // 2
+        read, state = self._read(
+            input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, state=state, revise=revise
+        )
+        tokens = read["last_hidden_state"]
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
+        if pooling == "mean":
+            weight = mask.to(tokens.dtype)
+            documents = (tokens * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1)
+        else:
+            places = torch.arange(mask.shape[1], device=mask.device)
+            at = (places * mask).argmax(1) if pooling == "last" else mask.argmax(1)
+            documents = tokens[torch.arange(len(tokens), device=at.device), at]
+        if normalize:
+            documents = nn.functional.normalize(documents, dim=-1)
+        return Embeddings(tokens=tokens, documents=documents, state=state)
+
+
+class _LanguageModel(WindowRecurrentModel):
+    """Language models: the loss is computed window by window, so that no one holds logits of the whole length."""
+
+    def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
+        def finish(hidden: Tensor, current: Round) -> Output:
+            logits = self._head_logits(hidden, current.ids & _ID_MASK)
+            wanted = current.of_new_tokens(targets, -100)
+            scores = logits if logits.dtype == torch.float64 else logits.float()
+            loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten(), reduction="sum") / count
+            return {"loss": loss, "logits": logits} if keep_logits else {"loss": loss}
+
+        return finish
+
+    def _head_logits(self, hidden: Tensor, ids: Tensor, **given: Any) -> Tensor:
+        whole = BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=hidden)
+        with _answering(self.backbone.base_model, whole):
+            return self.backbone(input_ids=ids, return_dict=True, **given).logits
+
+    def _language_forward(
+        self,
+        input_ids: Tensor,
+        targets: Tensor | None,
+        attention_mask: Tensor | None,
+        num_items_in_batch: Tensor | int | None,
+        logits_to_keep: int,
+        **reading: Any,
+    ) -> RecurrentOutput:
+        finish = None
+        if targets is not None:
+            if targets.shape != input_ids.shape:
+                raise ValueError(
+                    f"labels have the shape {tuple(targets.shape)}, input_ids {tuple(input_ids.shape)}: they must agree"
+                )
+            if attention_mask is not None:
+                targets = targets.masked_fill(attention_mask == 0, -100)
+            packed, _ = pack(targets, real_columns(attention_mask, input_ids.shape))
+            count = (targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+            keep_logits = not (self.bottleneck_checkpointing and self.training)
+            finish = self._finish_with_loss(packed, count, keep_logits)
+        read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
+        logits = read.get("logits")
+        if targets is None:
+            hidden = read["last_hidden_state"][:, -logits_to_keep:]
+            logits = self._head_logits(hidden, input_ids[:, -logits_to_keep:])
+        count = sum(name.startswith("hidden.") for name in read)
+        return RecurrentOutput(
+            loss=read.get("loss"),
+            logits=logits,
+            state=state,
+            hidden_states=tuple(read[f"hidden.{i}"] for i in range(count)) or None,
+        )
+
+
+class WindowRecurrentForCausalLM(_LanguageModel, GenerationMixin):
+    """A decoder with its language modelling head: trains, generates and scores without end."""
+
+    auto_class = AutoModelForCausalLM
+    head = "causal-lm"
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        state: WindowState | None = None,
+        starts_document: Tensor | Sequence[bool] | None = None,
+        shift_labels: Tensor | None = None,
+        prefix_length: int | Sequence[int] | Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> RecurrentOutput | tuple:
+        """Reads `input_ids` [B, N] of any length N on from `state`; see `WindowRecurrentModel.forward`.
+
+        `labels` are the input ids themselves, as everywhere in transformers: each token is predicted by the one
+        before it. `shift_labels` [B, N] instead names for each token the one that follows, so that the last
+        token of a call can have a label, too. With gradient checkpointing no logits are returned beside a loss.
+        """
+        if self._disabled:
+            given = locals()
+            extra = {"shift_labels": shift_labels, "logits_to_keep": logits_to_keep or None}
+            return self._plain(
+                input_ids, attention_mask, labels, given, {k: v for k, v in extra.items() if v is not None} | kwargs
+            )
+        input_ids = self._check_inputs(input_ids, kwargs)
+        if labels is not None and shift_labels is None:
+            # Padding may stand between a token and the next; the label is the next real one.
+            shift_labels = _next_labels(labels, attention_mask)
+        output = self._language_forward(
+            input_ids,
+            shift_labels,
+            attention_mask,
+            num_items_in_batch,
+            logits_to_keep,
+            state=state,
+            starts_document=starts_document,
+            prefix_length=prefix_length,
+            use_cache=use_cache,
+            output_hidden_states=bool(output_hidden_states),
+        )
+        return output if return_dict is not False else output.to_tuple()
+
+    # -- generation
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """transformers' `generate`, without end: at a window's edge the state goes on, and memory stays flat.
+
+        `state` continues from an earlier call's state: `input_ids` are then only the new tokens.
+        """
+        if self._disabled:
+            return self.backbone.generate(*args, **kwargs)
+        return super().generate(*args, **kwargs)
+
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        state: WindowState | None = None,
+        is_first_iteration: bool = False,
+        use_cache: bool | None = True,
+        logits_to_keep: int = 1,
+        next_sequence_length: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        # Everything before the last token is in the state, unless there is none yet.
+        if not is_first_iteration:
+            input_ids, attention_mask = input_ids[:, -1:], None
+        elif attention_mask is not None:
+            attention_mask = attention_mask[:, -input_ids.shape[1] :]
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "state": state,
+            "use_cache": True,
+            "logits_to_keep": logits_to_keep,
+        }
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # the state holds the window's cache
+
+    def _reorder_cache(self, state: WindowState, beam_idx: Tensor) -> WindowState:
+        return state.select(beam_idx)
+
+    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:  # type: ignore[override]
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(expand_size=expand_size, **kwargs)
+        state = model_kwargs.get("state")
+        if state is not None and expand_size > 1:
+            model_kwargs["state"] = state.select([r for r in range(state.batch_size) for _ in range(expand_size)])
+        return input_ids, model_kwargs
+
+
+def _next_labels(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """For each real token the label of the next real token of its row, -100 for the last."""
+    columns = real_columns(attention_mask, labels.shape)
+    if columns is None:
+        return nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    following = torch.full_like(labels, -100)
+    for row, real in enumerate(columns):
+        if len(real) > 1:
+            following[row, real[:-1]] = labels[row, real[1:]]
+    return following
+
+
+class WindowRecurrentForMaskedLM(_LanguageModel):
+    """An encoder with its masked language modelling head."""
+
+    auto_class = AutoModelForMaskedLM
+    head = "masked-lm"
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):  # type: ignore[no-untyped-def, override]
+        """Reads `input_ids` [B, N] of any length; see `WindowRecurrentModel.forward`."""
+        if self._disabled:
+            return self._plain(input_ids, attention_mask, labels, kwargs, {})
+        names = set(inspect.signature(WindowRecurrentModel.forward).parameters) - {"start_positions", "end_positions"}
+        known = {name: kwargs.pop(name) for name in list(kwargs) if name in names}
+        input_ids = self._check_inputs(input_ids, kwargs)
+        return_dict = known.pop("return_dict", None)
+        output = self._language_forward(
+            input_ids, labels, attention_mask, known.pop("num_items_in_batch", None), 0, **known
+        )
+        return output if return_dict is not False else output.to_tuple()
+
+
+class WindowRecurrentForTokenClassification(WindowRecurrentModel):
+    """Labels every token of a document of any length."""
+
+    auto_class = AutoModelForTokenClassification
+    head = "token-classification"
+
+
+class WindowRecurrentForQuestionAnswering(WindowRecurrentModel):
+    """Finds an answer's start and end in a document of any length; `prefix_length` repeats the question."""
+
+    auto_class = AutoModelForQuestionAnswering
+    head = "question-answering"
+
+
+class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
+    """Classifies documents of any length.
+
+    An encoder's first token begins every window, and its vectors are pooled by their maximum over windows, as
+    in the paper; a decoder classifies by its last token.
+    """
+
+    auto_class = AutoModelForSequenceClassification
+    head = "sequence-classification"
+
+    @property
+    def _pools_first_tokens(self) -> bool:
+        return not self.config.causal
+
+    def _default_prefix(self, prefix_length: Any, state: WindowState | None) -> Any:
+        return 1 if prefix_length is None and self._pools_first_tokens else prefix_length
+
+
+MODELS: dict[str, type[WindowRecurrentModel]] = {
+    model.head: model
+    for model in (
+        WindowRecurrentForCausalLM,
+        WindowRecurrentForMaskedLM,
+        WindowRecurrentForTokenClassification,
+        WindowRecurrentForQuestionAnswering,
+        WindowRecurrentForSequenceClassification,
+        WindowRecurrentModel,
+    )
+}

@@ -1,0 +1,472 @@
+"""Reading tokens of any number through windows: the loop that all window-recurrent models share.
+
+Rows of a batch may have different lengths and be at different places in their windows. In each round every row
+reads up to the end of its window; the rows that have filled it carry their memory on. From the second round on
+all rows stand at the beginning of a window.
+
+Shapes: B rows, N columns of input, C columns of the open window, w columns of a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from ... import windows
+from ...state import OpenWindow, WindowState, where_rows
+from .carriers import Carrier, Tensors
+from .insertion import Insertion, inserting
+
+
+@dataclass(frozen=True)
+class Tape:
+    """A row's known tokens followed by its new ones, without gaps: row r holds columns [begin[r], end[r])."""
+
+    ids: Tensor  # [B, C + N']
+    begin: list[int]
+    middle: int  # where the new tokens begin, in every row
+    end: list[int]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of the backbone for all rows."""
+
+    reads: list[windows.Read]
+    ids: Tensor  # [B, w]
+    lengths: list[int]  # tokens of each row in this round
+    first: list[int]  # per row: which of its new tokens the round's first new one is, from 0
+    index: Tensor  # [B or 1, w]: place in the window
+    keep: Tensor  # [B, w]: real tokens
+    ragged: bool  # rows differ, so that masks and positions must be told to the backbone
+
+    def of_new_tokens(self, values: Tensor, fill: int) -> Tensor:
+        """Values of the packed new tokens [B, N'] put where the round reads them [B, w], `fill` elsewhere."""
+        result = values.new_full(self.ids.shape, fill)
+        for row, (read, first) in enumerate(zip(self.reads, self.first, strict=True)):
+            result[row, read.again : read.width] = values[row, first : first + read.new]
+        return result
+
+
+Output = dict[str, Tensor]
+Run = Callable[[dict[str, Any], Round], Output]
+
+
+def real_columns(attention_mask: Tensor | None, shape: torch.Size) -> list[list[int]] | None:
+    """Per row the columns that hold tokens; None when all do."""
+    if attention_mask is None:
+        return None
+    if attention_mask.shape != shape:
+        raise ValueError(
+            f"attention_mask has the shape {tuple(attention_mask.shape)}, input_ids {tuple(shape)}: they must agree"
+        )
+    marks = attention_mask.bool().tolist()
+    if all(all(row) for row in marks):
+        return None
+    return [[column for column, mark in enumerate(row) if mark] for row in marks]
+
+
+def pack(ids: Tensor, columns: list[list[int]] | None) -> tuple[Tensor, list[int]]:
+    """Every row's tokens moved to the left, and how many there are."""
+    if columns is None:
+        return ids, [ids.shape[1]] * ids.shape[0]
+    lengths = [len(row) for row in columns]
+    width = max(lengths)
+    index = torch.tensor([row + [0] * (width - len(row)) for row in columns], device=ids.device)
+    return ids.gather(1, index.view(len(columns), width)), lengths
+
+
+def align_right(ids: Tensor, fill: Sequence[int]) -> Tensor:
+    """Rows of tokens aligned at the left, moved to the right and cut to the longest."""
+    width = max(fill, default=0)
+    if all(n == width for n in fill):
+        return ids[:, :width]
+    place = torch.arange(width, device=ids.device)[None] - (width - torch.tensor(fill, device=ids.device))[:, None]
+    return ids.gather(1, place.clamp(min=0))
+
+
+def _cache(held: tuple[tuple[Tensor, Tensor], ...] | None) -> DynamicCache:
+    """A cache of transformers that starts from these keys and values; it replaces them, never changes them.
+
+    Without a configuration it keeps sliding-window layers whole, which is right as long as a window lasts.
+    """
+    cache = DynamicCache()
+    for key, value in held or ():
+        layer = DynamicLayer()
+        layer.lazy_initialization(key, value)
+        layer.keys, layer.values = key, value
+        cache.layers.append(layer)
+    return cache
+
+
+class Reader:
+    """Reads windows with a backbone and a carrier. Holds no state of its own."""
+
+    def __init__(
+        self,
+        base: PreTrainedModel,
+        layers: nn.ModuleList,
+        carrier: Carrier,
+        *,
+        window: int,
+        overlap: int,
+        causal: bool,
+        pool_all: bool,
+        truncate_after: int | None,
+        takes_positions: bool,
+        name: str,
+    ):
+        self.base, self.layers, self.carrier = base, layers, carrier
+        self.window, self.overlap, self.causal = window, overlap, causal
+        self.pooled = window if pool_all else window - overlap
+        self.truncate_after = truncate_after
+        self.takes_positions = takes_positions
+        self.name = name
+
+    def fresh(self, ids: Tensor) -> WindowState:
+        """The state at the start of a document."""
+        batch = ids.shape[0]
+        like = next(self.base.parameters())
+        return WindowState(
+            model=self.name,
+            memory=self.carrier.empty(batch, like),
+            has_memory=(False,) * batch,
+            open=OpenWindow(ids=ids[:, :0], fill=(0,) * batch, cached=(0,) * batch),
+        )
+
+    def check(self, state: WindowState, ids: Tensor) -> None:
+        if not isinstance(state, WindowState):
+            raise TypeError(f"state must be a WindowState from an earlier call, got {type(state).__name__}")
+        if state.model != self.name:
+            raise ValueError(
+                f"this state comes from another model ({state.model}), this one is {self.name}: a state can only "
+                "be continued by the model and configuration that made it"
+            )
+        if state.batch_size != ids.shape[0]:
+            raise ValueError(f"the state has {state.batch_size} rows, the input {ids.shape[0]}")
+
+    def read(
+        self,
+        ids: Tensor,
+        run: Run,
+        *,
+        attention_mask: Tensor | None = None,
+        state: WindowState | None = None,
+        starts_document: Tensor | Sequence[bool] | None = None,
+        prefix: Sequence[int] | None = None,
+        use_cache: bool = False,
+        checkpointing: bool = False,
+        revise: int = 0,
+    ) -> tuple[Output, WindowState]:
+        """Reads `ids` [B, N] on from `state`. `run` calls the backbone on one round and returns its outputs:
+        per token [B, w, ..] (gathered to [B, N, ..]), scalars (summed), or under a name that begins with
+        "window" one per row [B, ..] (stacked to [B, rounds, ..]).
+
+        `prefix`: how many first tokens of each row's document begin each of its windows. `revise`: outputs of
+        this many tokens are replaced by those of the next window, which sees what follows them.
+        """
+        columns = real_columns(attention_mask, ids.shape)
+        packed, lengths = pack(ids, columns)
+        if state is None:
+            state = self.fresh(ids)
+        else:
+            self.check(state, ids)
+        if starts_document is not None:
+            state = state.reset(starts_document)
+        state = self._with_prefix(state, packed, prefix)
+        plans = [self._plan(state, row, length) for row, length in enumerate(lengths)]
+
+        collected: list[Output] = []
+        places: list[Round] = []
+        tape = self._tape(state, packed, lengths)
+        cursor = [tape.middle] * len(lengths)
+        rounds = max(map(len, plans), default=0)
+        for number in range(rounds):
+            if self.truncate_after and number and number % self.truncate_after == 0:
+                state = state.detach()
+            reads = [plan[number] if number < len(plan) else windows.IDLE for plan in plans]
+            stays_open = any(len(plan) == number + 1 and not plan[number].closes for plan in plans)
+            cached = any(state.open.cached)
+            current = self._round(state, tape, cursor, reads)
+            output, state = self._step(
+                state, current, run, keep_cache=use_cache and (stays_open or cached), checkpointing=checkpointing
+            )
+            cursor = [c + read.new for c, read in zip(cursor, reads, strict=True)]
+            collected.append(output)
+            places.append(current)
+        return self._assemble(collected, places, tape, ids.shape[1], columns, revise), state
+
+    # -- planning
+
+    def _with_prefix(self, state: WindowState, packed: Tensor, prefix: Sequence[int] | None) -> WindowState:
+        """Remembers the prefix of the rows that start a document."""
+        if prefix is None:
+            return state
+        starting = [not (m or f) for m, f in zip(state.has_memory, state.open.fill, strict=True)]
+        fill = tuple(
+            p if new else old
+            for p, new, old in zip(prefix, starting, state.prefix_fill or (0,) * len(starting), strict=True)
+        )
+        for count in fill:
+            windows.check(self.window, self.overlap, count)
+        ids = align_right(packed, [p if new else 0 for p, new in zip(fill, starting, strict=True)])
+        if state.prefix is not None and not all(starting):
+            width = max(fill)
+            old = nn.functional.pad(state.prefix, (max(0, width - state.prefix.shape[1]), 0))[:, -width or None :]
+            ids = nn.functional.pad(ids, (width - ids.shape[1], 0))
+            ids = torch.where(torch.tensor(starting, device=ids.device)[:, None], ids, old[:, :width])
+        return replace(state, prefix=ids, prefix_fill=fill)
+
+    def _prefix(self, state: WindowState, row: int) -> int:
+        return state.prefix_fill[row] if state.prefix_fill else 0
+
+    def _plan(self, state: WindowState, row: int, length: int) -> list[windows.Read]:
+        return windows.plan(
+            length,
+            self.window,
+            self.overlap,
+            opened=state.open.fill[row],
+            cached=state.open.cached[row],
+            prefix=self._prefix(state, row),
+            leave_open=self.causal,
+        )
+
+    def _tape(self, state: WindowState, packed: Tensor, lengths: list[int]) -> Tape:
+        middle = state.open.ids.shape[1]
+        ids = torch.cat([state.open.ids, packed], dim=1) if middle else packed
+        return Tape(
+            ids=ids,
+            begin=[middle - fill for fill in state.open.fill],
+            middle=middle,
+            end=[middle + length for length in lengths],
+        )
+
+    def _round(self, state: WindowState, tape: Tape, cursor: list[int], reads: list[windows.Read]) -> Round:
+        device = tape.ids.device
+        lengths = [read.width for read in reads]
+        width = max(lengths)
+        uniform = len(set(reads)) == 1 and len(set(cursor)) == 1
+        if uniform and not any(state.prefix_fill):
+            start = cursor[0] - reads[0].again
+            ids = tape.ids[:, start : start + width]
+        else:
+            ids = self._gather(state, tape, cursor, reads, width)
+        offsets = torch.arange(width, device=device)[None]
+        if uniform:
+            index = offsets + reads[0].cached
+            keep = torch.ones(len(reads), width, dtype=torch.bool, device=device)
+        else:
+            index = offsets + torch.tensor([read.cached for read in reads], device=device)[:, None]
+            keep = offsets < torch.tensor(lengths, device=device)[:, None]
+        first = [at - tape.middle for at in cursor]
+        return Round(reads, ids, lengths, first, index, keep, ragged=not uniform)
+
+    def _gather(
+        self, state: WindowState, tape: Tape, cursor: list[int], reads: list[windows.Read], width: int
+    ) -> Tensor:
+        """Each row's tokens of a round: its prefix when a window begins anew, then a stretch of its tape."""
+        ids = tape.ids if state.prefix is None else torch.cat([state.prefix, tape.ids], dim=1)
+        shift = ids.shape[1] - tape.ids.shape[1]
+        index = []
+        for row, (at, read) in enumerate(zip(cursor, reads, strict=True)):
+            # In the first round the known tokens, a prefix among them, stand on the tape already.
+            first = at == tape.middle
+            lead = 0 if first else min(self._prefix(state, row), read.again)
+            stretch = range(shift + at - (read.again - lead), shift + at + read.new)
+            places = [*range(shift - lead, shift), *stretch] if read.width else []
+            index.append(places + [0] * (width - len(places)))
+        return ids.gather(1, torch.tensor(index, device=ids.device).view(len(reads), width))
+
+    # -- one round
+
+    def _step(
+        self, state: WindowState, current: Round, run: Run, *, keep_cache: bool, checkpointing: bool
+    ) -> tuple[Output, WindowState]:
+        opened = state.open
+        kwargs: dict[str, Any] = {"use_cache": False}
+        cache = None
+        if keep_cache or opened.cache is not None:
+            cache = _cache(opened.cache)
+            checkpointing = False  # running the window again would write to its cache again
+            kwargs = {"use_cache": True, "past_key_values": cache}
+        if current.ragged:
+            kwargs |= self._mask_and_positions(opened, current)
+
+        def window(memory: Tensors) -> tuple[Output, Tensors, Tensors, dict[int, tuple[Tensor, Tensor]]]:
+            insertion = self._insertion(memory, state.has_memory, opened)
+            with inserting(self.base, self.layers, insertion):
+                output = run(kwargs, current)
+            keep = current.keep & (current.index < self.pooled)
+            summary = self.carrier.summarise(insertion.hidden, keep, current.index.expand_as(keep))
+            if opened.summary is not None:
+                goes_on = torch.tensor([c > 0 for c in opened.cached], device=keep.device)
+                summary = where_rows(goes_on, self.carrier.merge(opened.summary, summary), summary)
+            has = torch.tensor(state.has_memory, device=keep.device)
+            return output, summary, self.carrier.carry(summary, memory, has), insertion.inserted
+
+        if checkpointing and torch.is_grad_enabled():
+            output, summary, memory, inserted = checkpoint(window, state.memory, use_reentrant=False)
+        else:
+            output, summary, memory, inserted = window(state.memory)
+        return output, self._advance(state, current, memory, cache, summary, inserted)
+
+    def _insertion(self, memory: Tensors, has_memory: tuple[bool, ...], opened: OpenWindow) -> Insertion:
+        space = self.carrier.space
+        if not any(has_memory):
+            return Insertion(space=space)
+        vectors = self.carrier.vectors(memory)
+        if not vectors:
+            return Insertion(space=space)
+        visible = self.carrier.visible(memory)
+        if not all(has_memory):
+            device = next(iter(vectors.values())).device
+            rows = torch.tensor(has_memory, device=device)[:, None].expand(-1, self.carrier.count)
+            visible = rows if visible is None else visible & rows
+        elif visible is not None and bool(visible.all()):
+            visible = None
+        # Inside a window the memory's keys and values are at hand, unless some row has just begun another one.
+        inserted = dict(opened.inserted) if opened.inserted and all(opened.cached) else {}
+        return Insertion(vectors, self.carrier.positions(), visible, space, inserted)
+
+    def _mask_and_positions(self, opened: OpenWindow, current: Round) -> dict[str, Tensor]:
+        keep = current.keep
+        if opened.cache is not None:
+            slots = opened.cache[0][0].shape[2]
+            held = torch.tensor(opened.cached, device=keep.device)[:, None]
+            keep = torch.cat([torch.arange(slots, device=keep.device)[None] >= slots - held, keep], dim=1)
+        told = {"attention_mask": keep.long()}
+        if self.takes_positions:
+            told["position_ids"] = current.index
+        return told
+
+    def _advance(
+        self,
+        state: WindowState,
+        current: Round,
+        memory: Tensors,
+        cache: DynamicCache | None,
+        summary: Tensors,
+        inserted: dict[int, tuple[Tensor, Tensor]],
+    ) -> WindowState:
+        closes = [read.closes for read in current.reads]
+        if all(closes):
+            carried = memory
+        elif not any(closes):
+            carried = state.memory
+        else:
+            carried = where_rows(torch.tensor(closes, device=current.ids.device), memory, state.memory)
+        ids, fill = self._open_tokens(state, current)
+        has_memory = tuple(a or b for a, b in zip(state.has_memory, closes, strict=True))
+        state = replace(state, memory=carried, has_memory=has_memory)
+        if cache is None or all(closes):
+            return replace(state, open=OpenWindow(ids=ids, fill=fill, cached=(0,) * len(fill)))
+        cached = tuple(0 if close else n for close, n in zip(closes, fill, strict=True))
+        held = tuple((layer.keys, layer.values) for layer in cache.layers)
+        if current.ragged or any(closes):
+            held = self._align_cache(held, state.open, current, cached)
+        return replace(
+            state,
+            open=OpenWindow(ids=ids, fill=fill, cached=cached, cache=held, summary=summary, inserted=inserted or None),
+        )
+
+    def _open_tokens(self, state: WindowState, current: Round) -> tuple[Tensor, tuple[int, ...]]:
+        """What stays of the window: all of an open one; prefix and overlap of a closed one."""
+        # The window's tokens are the cached ones, which stand at the right of the open ids, and the round's.
+        opened, width = state.open, current.ids.shape[1]
+        before = opened.ids.shape[1]
+        known = torch.cat([opened.ids, current.ids], dim=1) if before else current.ids
+        plan = []
+        for row, read in enumerate(current.reads):
+            if read.width:
+                places = [*range(before - read.cached, before), *range(before, before + read.width)]
+            else:
+                places = list(range(before - opened.fill[row], before))
+            if read.closes:
+                lead = self._prefix(state, row)
+                places = places[:lead] + places[lead:][max(0, len(places) - lead - self.overlap) :]
+            plan.append(places)
+        fill = tuple(map(len, plan))
+        longest = max(fill)
+        if len(set(map(tuple, plan))) == 1 and plan[0] == list(range(before + width - longest, before + width)):
+            return known[:, before + width - longest :], fill
+        index = torch.tensor([[0] * (longest - len(p)) + p for p in plan], device=known.device)
+        return known.gather(1, index.view(len(plan), longest)), fill
+
+    def _align_cache(
+        self,
+        held: tuple[tuple[Tensor, Tensor], ...],
+        opened: OpenWindow,
+        current: Round,
+        cached: tuple[int, ...],
+    ) -> tuple[tuple[Tensor, Tensor], ...] | None:
+        """The cache with each row's slots moved to the right end and the rest dropped."""
+        longest = max(cached)
+        if longest == 0:
+            return None
+        before = held[0][0].shape[2] - current.ids.shape[1]
+        index = []
+        for row, (read, count) in enumerate(zip(current.reads, cached, strict=True)):
+            old = read.cached if read.width else opened.cached[row]
+            slots = [*range(before - old, before), *range(before, before + read.width)][-count:] if count else []
+            index.append([0] * (longest - len(slots)) + slots)
+        rows = torch.arange(len(index), device=current.ids.device)[:, None]
+        slots_at = torch.tensor(index, device=current.ids.device)
+        return tuple(
+            (
+                key.transpose(1, 2)[rows, slots_at].transpose(1, 2),
+                value.transpose(1, 2)[rows, slots_at].transpose(1, 2),
+            )
+            for key, value in held
+        )
+
+    # -- outputs
+
+    def _assemble(
+        self,
+        collected: list[Output],
+        rounds: list[Round],
+        tape: Tape,
+        columns_given: int,
+        columns: list[list[int]] | None,
+        revise: int,
+    ) -> Output:
+        """Outputs of all rounds put where the input's tokens stand; padding gets zeros."""
+        if not collected:
+            return {}
+        result, tokens = {}, []
+        for name, value in collected[0].items():
+            if value.dim() == 0:
+                result[name] = torch.stack([o[name] for o in collected]).sum(0)
+            elif name.startswith("window"):
+                result[name] = torch.stack([o[name] for o in collected], dim=1)
+            else:
+                tokens.append(name)
+        simple = columns is None and not revise and not any(current.ragged for current in rounds)
+        if simple:
+            for name in tokens:
+                parts = [o[name][:, c.reads[0].again :] for o, c in zip(collected, rounds, strict=True)]
+                result[name] = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+            return result
+        index = [[-1] * columns_given for _ in tape.end]
+        base = 0
+        for current in rounds:
+            for row, read in enumerate(current.reads):
+                where = columns[row] if columns is not None else range(columns_given)
+                number = current.first[row]
+                for back in range(-min(revise, number, read.again), read.new):
+                    index[row][where[number + back]] = base + read.again + back
+            base += current.ids.shape[1]
+        at = torch.tensor(index, device=tape.ids.device)
+        rows = torch.arange(len(index), device=at.device)[:, None]
+        for name in tokens:
+            whole = torch.cat([o[name] for o in collected], dim=1)
+            picked = whole[rows, at.clamp(min=0)]
+            result[name] = picked.masked_fill((at < 0).view(*at.shape, *[1] * (picked.dim() - 2)), 0)
+        return result

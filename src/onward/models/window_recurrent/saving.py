@@ -1,0 +1,131 @@
+"""Saving and loading: the whole model, or only what was added and the backbone's name; safetensors only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+ADDED = "recurrence.safetensors"
+
+
+class SavesWhatWasAdded:
+    """Part of every window-recurrent model."""
+
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory: str | os.PathLike, *, added_only: bool = False, **kwargs: Any
+    ) -> None:
+        """Saves the model and a model card. `added_only`: the carrier alone, and the name of the backbone, which
+        is then loaded from where it came; only right when the backbone was not trained."""
+        directory = Path(save_directory)
+        if added_only:
+            self._save_added(directory)
+        else:
+            super().save_pretrained(save_directory, **kwargs)  # type: ignore[misc]
+        card = directory / "README.md"
+        if not card.exists() and kwargs.get("is_main_process", True):
+            card.write_text(model_card(self), encoding="utf-8")
+
+    def _save_added(self, directory: Path) -> None:
+        config = self.config  # type: ignore[attr-defined]
+        if not config.backbone_name:
+            raise ValueError(
+                "only what was added can be saved when the backbone has a name to load it by: this one was made "
+                "in memory; save the whole model instead"
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        state = {name: tensor.contiguous() for name, tensor in self.carrier.state_dict().items()}  # type: ignore[attr-defined]
+        save_file(state, directory / ADDED, metadata={"format": "pt"})
+        config.added_only, config.architectures = True, [type(self).__name__]
+        try:
+            config.save_pretrained(directory)
+        finally:
+            config.added_only = False
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Loads what `save_pretrained` wrote; refuses checkpoints that do not fit."""
+        if config is None or isinstance(config, (str, os.PathLike)):
+            config = cls.config_class.from_pretrained(config or name)  # type: ignore[attr-defined]
+        if config.head is not None and config.head != cls.head:  # type: ignore[attr-defined]
+            raise ValueError(
+                f"{name} holds a model with the head {config.head!r}, and {cls.__name__} is for {cls.head!r}: "  # type: ignore[attr-defined]
+                "load it with the Auto class of its own head"
+            )
+        wants_info = kwargs.pop("output_loading_info", False)
+        if config.added_only:
+            model, info = cls._load_added(name, config, kwargs), {}
+        else:
+            model, info = super().from_pretrained(  # type: ignore[misc]
+                name, *args, config=config, output_loading_info=True, **kwargs
+            )
+            _refuse_misfits(str(name), info)
+        return (model, info) if wants_info else model
+
+    @classmethod
+    def _load_added(cls, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
+        path = Path(name) / ADDED
+        if not path.is_file():
+            from huggingface_hub import hf_hub_download
+
+            path = Path(hf_hub_download(str(name), ADDED))
+        try:
+            state = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
+        backbone = cls.auto_class.from_pretrained(config.backbone_name, **kwargs)  # type: ignore[attr-defined]
+        config.backbone, config.added_only = backbone.config, False
+        model = cls(config, backbone)  # type: ignore[call-arg]
+        missing, unexpected = model.carrier.load_state_dict(state, strict=False)  # type: ignore[attr-defined]
+        _refuse_misfits(str(path), {"missing_keys": missing, "unexpected_keys": unexpected})
+        like = next(backbone.parameters())
+        model.carrier.to(like.device, like.dtype)  # type: ignore[attr-defined]
+        return model.eval()  # type: ignore[attr-defined]
+
+
+def _refuse_misfits(name: str, info: dict[str, Any]) -> None:
+    """A checkpoint with parts missing or left over belongs to another model, or is damaged."""
+    for what, saying in (
+        ("missing_keys", "lacks the weights"),
+        ("unexpected_keys", "holds weights unknown to this model:"),
+        ("mismatched_keys", "holds weights of other shapes:"),
+    ):
+        keys = sorted(map(str, info.get(what) or ()))
+        if keys:
+            listed = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+            raise ValueError(f"{name} does not fit its configuration: it {saying} {listed}")
+
+
+def model_card(model: Any) -> str:
+    config = model.config
+    added = sum(p.numel() for p in model.carrier.parameters())
+    total = sum(p.numel() for p in model.parameters())
+    backbone = config.backbone_name or f"a {config.backbone.model_type} made in memory"
+    auto = model.auto_class.__name__
+    lines = [
+        "---",
+        "library_name: onward",
+        "tags: [onward, recurrence, long-document]",
+        "---",
+        f"# {type(model).__name__}",
+        "",
+        f"{backbone}, reading documents of any length in windows of {config.window} tokens with an overlap of "
+        f"{config.overlap}. From window to window it carries `{config.carrier}`: {config.vector_count} vector(s), "
+        f"inserted as keys and values at layer(s) {', '.join(map(str, config.insertion_layers))}.",
+        "",
+        f"Parameters: {total:,}, of which {added:,} were added by recurrence.",
+        "",
+        "```python",
+        "import onward",
+        f"from transformers import {auto}",
+        "",
+        f'model = {auto}.from_pretrained("path/of/this/folder")',
+        "```",
+        "",
+        "Method: Adding Recurrence to Pretrained Transformers.",
+        "",
+    ]
+    return "\n".join(lines)

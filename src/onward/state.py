@@ -1,0 +1,194 @@
+"""The carried state: a plain value, never changed in place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Applies `fn` to every tensor in nested tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        return fn(value)
+    if isinstance(value, tuple):
+        return tuple(map_tensors(fn, item) for item in value)
+    if isinstance(value, dict):
+        return {key: map_tensors(fn, item) for key, item in value.items()}
+    return value
+
+
+def where_rows(rows: Tensor, yes: Any, no: Any) -> Any:
+    """Row by row the one or the other of two equally shaped nests of tensors. rows: [B] bool."""
+    if isinstance(yes, Tensor):
+        return torch.where(rows.view(-1, *[1] * (yes.dim() - 1)), yes, no)
+    return tuple(where_rows(rows, a, b) for a, b in zip(yes, no, strict=True))
+
+
+@dataclass(frozen=True)
+class OpenWindow:
+    """The window that more tokens may still join. Row r holds its last `fill[r]` columns of `ids`.
+
+    Rows are aligned at the right, like the cache, so that new tokens stand next to the old ones. `cached[r]`
+    is either 0 (the tokens will be read again) or `fill[r]`.
+    """
+
+    ids: Tensor  # [B, C]
+    fill: tuple[int, ...]
+    cached: tuple[int, ...]
+    cache: tuple[tuple[Tensor, Tensor], ...] | None = None  # per layer: keys and values [B, H, C, D]
+    summary: tuple[Tensor, ...] | None = None  # what the carrier has gathered from the cached tokens
+    inserted: dict[int, tuple[Tensor, Tensor]] | None = None  # per layer: the memory's keys and values
+
+
+@dataclass(frozen=True)
+class WindowState:
+    """All that a window-recurrent model carries from one call to the next; every tensor has the batch first."""
+
+    model: str  # which model it belongs to
+    memory: tuple[Tensor, ...]
+    has_memory: tuple[bool, ...]  # False while a row is in the first window of its document
+    open: OpenWindow
+    prefix: Tensor | None = None  # [B, P], aligned at the right: what every window of the row begins with
+    prefix_fill: tuple[int, ...] = ()
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.has_memory)
+
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> WindowState:
+        opened = replace(
+            self.open, **{f.name: map_tensors(fn, getattr(self.open, f.name)) for f in fields(OpenWindow)}
+        )
+        return replace(
+            self,
+            memory=map_tensors(fn, self.memory),
+            prefix=map_tensors(fn, self.prefix),
+            open=opened,
+        )
+
+    def detach(self) -> WindowState:
+        """The same values, cut off from the graph: back-propagation ends here."""
+        return self._map(Tensor.detach)
+
+    def to(self, *args: Any, **kwargs: Any) -> WindowState:
+        """Moved to a device, or floating-point values cast to a dtype."""
+        return self._map(lambda t: t.to(*args, **kwargs) if t.is_floating_point() else t.to(t.device))
+
+    def select(self, rows: Sequence[int] | Tensor) -> WindowState:
+        """The given rows in the given order: reorders beams, repeats rows, drops rows."""
+        order = rows.tolist() if isinstance(rows, Tensor) else list(rows)
+        if order and not -self.batch_size <= min(order) <= max(order) < self.batch_size:
+            raise IndexError(f"rows {order} of a state of {self.batch_size} rows")
+        index = torch.tensor(order, dtype=torch.long, device=self.open.ids.device)
+        state = self._map(lambda t: t.index_select(0, index.to(t.device)))
+
+        def pick(values: tuple) -> tuple:
+            return tuple(values[r] for r in order)
+
+        return replace(
+            state,
+            has_memory=pick(self.has_memory),
+            prefix_fill=pick(self.prefix_fill) if self.prefix_fill else (),
+            open=replace(state.open, fill=pick(self.open.fill), cached=pick(self.open.cached)),
+        )
+
+    def reset(self, rows: Sequence[bool] | Tensor) -> WindowState:
+        """Lets the marked rows start a new document: nothing of the old one can be seen any more."""
+        marks = [bool(mark) for mark in (rows.tolist() if isinstance(rows, Tensor) else rows)]
+        if len(marks) != self.batch_size:
+            raise ValueError(f"{len(marks)} reset marks for a state of {self.batch_size} rows")
+
+        def keep(values: tuple, empty: Any) -> tuple:
+            return tuple(empty if mark else value for value, mark in zip(values, marks, strict=True))
+
+        return replace(
+            self,
+            has_memory=keep(self.has_memory, False),
+            prefix_fill=keep(self.prefix_fill, 0) if self.prefix_fill else (),
+            open=replace(self.open, fill=keep(self.open.fill, 0), cached=keep(self.open.cached, 0)),
+        )
+
+    def swap_memories(self, order: Sequence[int]) -> WindowState:
+        """Gives row r the memory of row order[r], leaving its tokens alone: the control for content.
+
+        Only between windows: inside one, the memory has already been mixed into the cache.
+        """
+        if any(self.open.cached):
+            raise ValueError("memories can only be swapped at a window's edge; this state is inside a window")
+        index = torch.tensor(list(order), dtype=torch.long)
+        return replace(
+            self,
+            memory=map_tensors(lambda t: t.index_select(0, index.to(t.device)), self.memory),
+            has_memory=tuple(self.has_memory[r] for r in order),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Writes the state to a .safetensors file."""
+        tensors = {f"memory.{i}": t for i, t in enumerate(self.memory)} | {"open.ids": self.open.ids}
+        if self.prefix is not None:
+            tensors["prefix"] = self.prefix
+        if self.open.cache is not None:
+            for i, (key, value) in enumerate(self.open.cache):
+                tensors |= {f"open.cache.{i}.key": key, f"open.cache.{i}.value": value}
+        tensors |= {f"open.summary.{i}": t for i, t in enumerate(self.open.summary or ())}
+        for layer, (key, value) in (self.open.inserted or {}).items():
+            tensors |= {f"open.inserted.{layer}.key": key, f"open.inserted.{layer}.value": value}
+        facts = {
+            "model": self.model,
+            "has_memory": self.has_memory,
+            "prefix_fill": self.prefix_fill,
+            "fill": self.open.fill,
+            "cached": self.open.cached,
+        }
+        save_file(
+            {name: t.detach().contiguous() for name, t in tensors.items()},
+            path,
+            metadata={"onward_state": json.dumps(facts)},
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> WindowState:
+        """Reads what `save` wrote."""
+        try:
+            with safe_open(path, "pt") as file:
+                facts = json.loads((file.metadata() or {}).get("onward_state", "null"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path} is not a readable state file: {error}") from error
+        if facts is None:
+            raise ValueError(f"{path} is a safetensors file, but not a state saved by onward")
+
+        def numbered(prefix: str) -> tuple[Tensor, ...]:
+            names = sorted((n for n in tensors if n.startswith(prefix)), key=lambda n: int(n[len(prefix) :]))
+            return tuple(tensors[n] for n in names)
+
+        def pairs(prefix: str) -> dict[int, tuple[Tensor, Tensor]]:
+            layers = sorted({int(n[len(prefix) :].split(".")[0]) for n in tensors if n.startswith(prefix)})
+            return {i: (tensors[f"{prefix}{i}.key"], tensors[f"{prefix}{i}.value"]) for i in layers}
+
+        return cls(
+            model=facts["model"],
+            memory=numbered("memory."),
+            has_memory=tuple(facts["has_memory"]),
+            prefix=tensors.get("prefix"),
+            prefix_fill=tuple(facts["prefix_fill"]),
+            open=OpenWindow(
+                ids=tensors["open.ids"],
+                fill=tuple(facts["fill"]),
+                cached=tuple(facts["cached"]),
+                cache=tuple(pairs("open.cache.").values()) or None,
+                summary=numbered("open.summary.") or None,
+                inserted=pairs("open.inserted.") or None,
+            ),
+        )
+
+
+__all__ = ["OpenWindow", "WindowState", "map_tensors", "where_rows"]
