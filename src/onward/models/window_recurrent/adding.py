@@ -9,7 +9,6 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from .carriers import CARRIERS
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .modeling_window_recurrent import MODELS, WindowRecurrentModel
 from .probe import probe
@@ -57,7 +56,7 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     config.backbone = model.config
     config.backbone_name = config.backbone_name or getattr(model.config, "_name_or_path", "") or None
     _check_context(model, config)
-    config.causal = probe(model, config.insertion_layers, CARRIERS[config.carrier].space).causal
+    config.causal = probe(model, config.insertion_layers, config.space).causal
     if config.head == "causal-lm" and not config.causal:
         raise ValueError(f"{type(model).__name__} sees what follows a token (is_decoder is not set): not a causal LM")
     config._attn_implementation_internal = model.config._attn_implementation

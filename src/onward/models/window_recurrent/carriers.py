@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -38,19 +39,29 @@ def carrier(name: str) -> Callable[[type[Carrier]], type[Carrier]]:
     return register
 
 
+@dataclass(frozen=True)
+class Defaults:
+    space: str = "layer"  # what the vectors are: inputs of a "layer", or of its "attention"
+    insert_at: int | str = 2
+    vectors: int = 1
+    at_least: int = 1  # vectors
+
+
 class Carrier(nn.Module):
     """Carries nothing: plain windows. The base of all carriers, and the plain baseline as `none`."""
 
-    space: ClassVar[str] = "layer"  # what its vectors are: inputs of a "layer", or of its "attention"
-    insert_at: ClassVar[int | str] = 2  # where and how many vectors go in, unless the configuration says so
-    vectors_inserted: ClassVar[int] = 1
-
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__()
+        self.space = self.defaults(config).space
         self.width: int = config.hidden_size
         self.layers: tuple[int, ...] = config.insertion_layers  # counted from 1
         self.count: int = config.vector_count
         self.window: int = config.window
+
+    @classmethod
+    def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
+        """What holds for this carrier unless the configuration says otherwise."""
+        return Defaults()
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         """hidden: of the space "layer", L+1 of [B, t, k], the input of every layer and the output of the last;
@@ -145,45 +156,105 @@ class AttentionPooling(nn.Module):
 POOLINGS: dict[str, type[nn.Module]] = {"mean": MeanPooling, "max": MaxPooling, "attention": AttentionPooling}
 
 
+def first_of_document(first: Tensor, previous: Tensor, has_previous: Tensor) -> Tensor:
+    """[B, I, k]: the vectors of the document's first token: carried on, or taken from its first window.
+
+    Pretrained models park the attention that they have no use for on the first token, and break when it is
+    gone. Inserted vectors take that place away from a window's first token, so the document's stays with them.
+    """
+    return torch.where(has_previous[:, None, None], previous, first)
+
+
 @carrier("pooled")
 class Pooled(Carrier):
-    """The paper's module: z pools the window, h_prev = FF(z) is inserted as key and value."""
+    """The paper's carrier: a window is pooled into z, and a feed-forward network makes of z what is inserted.
+
+    As the paper has it (`residual=False`), z mixes the outputs of all layers, and h_prev = FF(z) enters a layer.
+    In short training none of its gain is content: z is nearly the same for all windows (its first token's
+    activations outweigh the rest), FF must learn from nothing what a layer can read, and h_prev takes the place
+    where pretrained models park their attention. With `residual=True` every layer of insertion has a z of its
+    own, pooled from what the layers' attention took in and mixed so that its own layer weighs most; h_prev =
+    z + FF(z) with FF starting at zero enters the attention; and the document's first token stays visible.
+    """
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
-        self.pooled_layers = config.pooled_layers
-        if self.pooled_layers == "weighted":
-            self.alpha = nn.Parameter(torch.zeros(config.num_hidden_layers))
+        self.residual, self.pooled_layers = config.residual, config.pooled_layers
+        layers = config.num_hidden_layers
+        if self.pooled_layers == "weighted" and self.residual:
+            own = torch.zeros(len(self.layers), layers)
+            for row, layer in enumerate(self.layers):
+                own[row, layer - 1] = 6.0  # of 30 layers, 93 % of the mixture
+            self.alpha = nn.Parameter(own)
+        elif self.pooled_layers == "weighted":
+            self.alpha = nn.Parameter(torch.zeros(layers))
         self.pooling = POOLINGS[config.pooling](self.width)
+        self.made = self.count - 1 if self.residual else self.count  # by the network: all but the first token
         widths = [self.width, *config.hidden_widths]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
         self.activation = ACT2FN[config.activation]
-        self.output = nn.Linear(widths[-1], self.count * self.width)
+        self.output = nn.Linear(widths[-1], self.made * self.width)
+        if self.residual:
+            nn.init.zeros_(self.output.weight)
+            nn.init.zeros_(self.output.bias)
+
+    @classmethod
+    def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
+        if config.residual:
+            return Defaults(space="attention", insert_at="all", vectors=2, at_least=2)
+        return Defaults()
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
+        if self.residual:
+            # Every layer is pooled by itself; what is mixed later are L pooled vectors, not L times t.
+            stacked = torch.stack(tuple(hidden), dim=1)  # [B, L, t, k]
+            batch, layers = stacked.shape[:2]
+            inner = keep & (index > 0)
+            pooled = self.pooling.summarise(stacked.flatten(0, 1), inner.repeat_interleave(layers, 0))
+            at_first = (keep & (index == 0)).to(stacked.dtype)
+            first = torch.einsum("bltk,bt->blk", stacked, at_first)[:, [layer - 1 for layer in self.layers]]
+            return first, *(part.view(batch, layers, *part.shape[1:]) for part in pooled)
         outputs = hidden[1:]  # of layers 1 to L, not the embeddings
         if self.pooled_layers == "last":
-            pooled = outputs[-1]
+            mixed = outputs[-1]
         else:
             weights = self.alpha.softmax(0)
-            pooled = sum((w * h for w, h in zip(weights, outputs, strict=True)), torch.zeros_like(outputs[0]))
-        return self.pooling.summarise(pooled, keep)
+            mixed = sum((w * h for w, h in zip(weights, outputs, strict=True)), torch.zeros_like(outputs[0]))
+        return self.pooling.summarise(mixed, keep)
 
     def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
+        if self.residual:
+            return earlier[0] + later[0], *self.pooling.merge(earlier[1:], later[1:])
         return self.pooling.merge(earlier, later)
 
     def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
-        return (self.pooling.finish(summary),)  # z: [B, k]
+        if not self.residual:
+            return (self.pooling.finish(summary),)  # z: [B, k]
+        pooled = self.pooling.finish(summary[1:])  # [B, L, k]
+        if self.pooled_layers == "weighted":
+            z = torch.einsum("il,blk->bik", self.alpha.softmax(-1), pooled)
+        else:
+            z = pooled[:, -1:].expand(-1, len(self.layers), -1)
+        return first_of_document(summary[0], previous[0], has_previous), z
 
     def empty(self, batch_size: int, like: Tensor) -> Tensors:
+        if self.residual:
+            zeros = like.new_zeros(batch_size, len(self.layers), self.width)
+            return zeros, zeros
         return (like.new_zeros(batch_size, self.width),)
 
-    def vectors(self, state: Tensors) -> dict[int, Tensor]:
-        x = state[0]
+    def _network(self, z: Tensor) -> Tensor:
         for layer in self.hidden:
-            x = self.activation(layer(x))
-        inserted = self.output(x).view(-1, self.count, self.width)
-        return dict.fromkeys(self.layers, inserted)
+            z = self.activation(layer(z))
+        return self.output(z).unflatten(-1, (self.made, self.width))
+
+    def vectors(self, state: Tensors) -> dict[int, Tensor]:
+        if not self.residual:
+            return dict.fromkeys(self.layers, self._network(state[0]))
+        first, z = state
+        made = z[:, :, None] + self._network(z)  # [B, I, V - 1, k]
+        inserted = torch.cat([first[:, :, None], made], dim=2)
+        return {layer: inserted[:, i] for i, layer in enumerate(self.layers)}
 
 
 @carrier("spans")
@@ -191,19 +262,19 @@ class Spans(Carrier):
     """At every layer, the means of a few spans of what that layer's attention took in, slightly corrected.
 
     Inserted as inputs of the same attention, a span's key and value are the means of its tokens' keys and
-    values, before any training. The first vector is no span but the document's very first token: pretrained
-    models park their attention there, and break when it is gone. The corrections start at zero.
+    values, before any training. The first vector is no span but the document's first token (see
+    `first_of_document`). The corrections start at zero.
     """
-
-    space = "attention"
-    insert_at = "all"
-    vectors_inserted = 16
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
         self.spans = self.count - 1
         self.down = nn.Parameter(torch.randn(len(self.layers), self.width, config.rank) / math.sqrt(self.width))
         self.up = nn.Parameter(torch.zeros(len(self.layers), config.rank, self.width))
+
+    @classmethod
+    def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
+        return Defaults(space="attention", insert_at="all", vectors=16, at_least=2)
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         # Which of the vectors each position belongs to: the first token to 0, the others to spans 1, 2, ...
@@ -220,8 +291,7 @@ class Spans(Carrier):
     def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
         sums, counts = summary
         means, seen = sums / counts.clamp(min=1)[:, None, :, None], counts > 0
-        # The first token is the document's, not the window's.
-        first = torch.where(has_previous[:, None, None], previous[0][:, :, 0], means[:, :, 0])
+        first = first_of_document(means[:, :, 0], previous[0][:, :, 0], has_previous)
         return torch.cat([first[:, :, None], means[:, :, 1:]], dim=2), seen
 
     def empty(self, batch_size: int, like: Tensor) -> Tensors:
@@ -248,10 +318,13 @@ class Constant(Carrier):
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
         self.inner = CARRIERS[config.stands_for](config)
-        self.space = self.inner.space  # type: ignore[misc]
         learned = self.inner.empty(1, torch.empty(0))
         self.floating = [t.is_floating_point() for t in learned]
         self.learned = nn.ParameterList(t for t in learned if t.is_floating_point())
+
+    @classmethod
+    def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
+        return CARRIERS[config.stands_for].defaults(config)
 
     def start_from(self, memory: Tensors) -> None:
         """Begins at the mean of real memories, so that training need not find the way there."""

@@ -12,7 +12,7 @@ from transformers.configuration_utils import SubConfigSpec
 from transformers.generation import GenerationConfig
 
 from ... import windows
-from .carriers import CARRIERS, POOLINGS
+from .carriers import CARRIERS, POOLINGS, Defaults
 
 # Names that transformers itself writes into a saved configuration, beside its declared fields.
 _WRITTEN_BY_TRANSFORMERS = {
@@ -29,15 +29,18 @@ _WRITTEN_BY_TRANSFORMERS = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # The paper's language model: 20 windows of 300 tokens, one vector into the second layer.
-    "decoder": {},
+    # The paper's language model: windows of 300 tokens, one vector into the second layer.
+    "decoder": {"residual": False},
     # The paper's question answering encoder: last layer, two hidden layers of the backbone's width.
-    "encoder": {"window": 512, "pooled_layers": "last", "hidden": ["width", "width"], "insert_at": 2},
+    "encoder": {"residual": False, "window": 512, "pooled_layers": "last", "hidden": ["width", "width"]},
 }
 
 
 class WindowRecurrenceConfig(PreTrainedConfig):
-    """What to carry from window to window, and where to insert it. The defaults are the paper's.
+    """What to carry from window to window, and where to insert it.
+
+    The defaults are the paper's but for `residual`, which is what its carrier needs before content counts;
+    `preset("decoder")` and `preset("encoder")` are the paper's to the letter.
 
     Args:
         carrier: what is carried: "pooled" (the paper's), "spans" (more capacity), "constant" (a control that
@@ -45,12 +48,15 @@ class WindowRecurrenceConfig(PreTrainedConfig):
         window: how many tokens the backbone sees at once.
         overlap: how many of them the next window reads again.
         insert_at: the layer, counted from 1, whose attention gets the extra keys and values; a list of layers,
-            or "all". By default the carrier's own: 2 for "pooled", "all" for "spans".
-        vectors: how many vectors are inserted; by default 1 for "pooled", 16 for "spans".
+            or "all". By default the carrier's own: "all", and 2 for "pooled" without `residual`.
+        vectors: how many vectors are inserted; by default 16 for "spans", 2 for "pooled" (the document's first
+            token and one that is made of z), 1 without `residual`.
         pooling: "mean", "max" or "attention" (one learned key), for "pooled".
         pooled_layers: "weighted" (a learned mixture of all layers) or "last", for "pooled".
         pooled_positions: "all" positions of a window, or those "before_next_window" starts (they differ when
             windows overlap).
+        residual: for "pooled": each layer of insertion has its own z, and h_prev = z + FF(z) enters its attention;
+            False: one z for all, and h_prev = FF(z) enters the layer, as in the paper.
         hidden: widths of the hidden layers between z and h_prev, for "pooled"; "width" is the backbone's.
         activation: between those layers, by its name in transformers.
         rank: of the correction maps of "spans".
@@ -71,6 +77,7 @@ class WindowRecurrenceConfig(PreTrainedConfig):
     pooling: str = "mean"
     pooled_layers: str = "weighted"
     pooled_positions: str = "all"
+    residual: bool = True
     hidden: list | tuple = (200, 200, 200)
     activation: str = "gelu"
     rank: int = 32
@@ -144,10 +151,15 @@ class WindowRecurrenceConfig(PreTrainedConfig):
                 raise ValueError(
                     f"hidden must list widths of at least 1, or 'width' for the backbone's, got {width!r}"
                 )
-        if self._acts_as == "spans" and not 2 <= self.vector_count <= self.window:
+        least = self._defaults.at_least
+        if self.vector_count < least:
             raise ValueError(
-                f"spans needs at least 2 vectors (the first token and one span) and at most one per token of the "
-                f"window of {self.window}, got {self.vector_count}"
+                f"{self.carrier} inserts the document's first token and at least one vector more: vectors must be "
+                f"at least {least}, got {self.vector_count}"
+            )
+        if self._acts_as == "spans" and self.vector_count > self.window:
+            raise ValueError(
+                f"{self.vector_count} spans do not fit into a window of {self.window} tokens: use fewer vectors"
             )
         if self.backbone is not None:
             _ = self.insertion_layers
@@ -157,12 +169,21 @@ class WindowRecurrenceConfig(PreTrainedConfig):
         return self.stands_for if self.carrier == "constant" else self.carrier
 
     @property
+    def _defaults(self) -> Defaults:
+        return CARRIERS[self.carrier].defaults(self)
+
+    @property
+    def space(self) -> str:
+        """What inserted vectors are: inputs of a "layer", or of its "attention"."""
+        return self._defaults.space
+
+    @property
     def _insert_at(self) -> Any:
-        return CARRIERS[self._acts_as].insert_at if self.insert_at is None else self.insert_at
+        return self._defaults.insert_at if self.insert_at is None else self.insert_at
 
     @property
     def vector_count(self) -> int:
-        return CARRIERS[self._acts_as].vectors_inserted if self.vectors is None else self.vectors
+        return self._defaults.vectors if self.vectors is None else self.vectors
 
     @property
     def insertion_layers(self) -> tuple[int, ...]:

@@ -43,6 +43,7 @@ class Insertion:
     inserted: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # keys and values: [B, H, V, D]
     hidden: list[Tensor] = field(default_factory=list)  # each layer's (or attention's) input: [B, t, k];
     # of the space "layer" also the output of the last layer
+    weights: dict[int, Tensor] | None = None  # by layer, attention weights [B, H, t, V + t], when asked for
     attended: set[int] = field(default_factory=set)  # layers whose attention went through the seam
     layer: int = 0  # the layer that runs now, counted from 1
     rotations: list[tuple[nn.Module, Any, Any]] = field(default_factory=list)
@@ -196,8 +197,15 @@ def _attend(implementation: str):
                 attention_mask = _widen(attention_mask, query, key, causal, insertion)
         if implementation == "sdpa":
             return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        if attention_mask is not None and attention_mask.dtype == torch.bool:  # eager attention adds its mask
+            attention_mask = torch.zeros_like(attention_mask, dtype=query.dtype).masked_fill(
+                ~attention_mask, torch.finfo(query.dtype).min
+            )
         eager = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
-        return eager(module, query, key, value, attention_mask, **kwargs)
+        output, weights = eager(module, query, key, value, attention_mask, **kwargs)
+        if insertion is not None and insertion.weights is not None:
+            insertion.weights[insertion.layer] = weights
+        return output, weights
 
     return attention
 

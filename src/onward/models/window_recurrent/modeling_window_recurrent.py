@@ -64,13 +64,17 @@ def _answering(base: PreTrainedModel, output: ModelOutput) -> Iterator[None]:
     Some heads call a part of the base (OPT's decoder) instead of the base itself.
     """
     asked = [base, *(child for child in base.children() if isinstance(child, PreTrainedModel))]
+    before = [module.__dict__.get("forward") for module in asked]  # accelerate's hooks stand there, too
     for module in asked:
         module.__dict__["forward"] = lambda *args, **kwargs: output
     try:
         yield
     finally:
-        for module in asked:
-            del module.__dict__["forward"]
+        for module, forward in zip(asked, before, strict=True):
+            if forward is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = forward
 
 
 class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
@@ -94,7 +98,9 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
         super().__init__(config)
         self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
         self.carrier = CARRIERS[config.carrier](config)
-        self.bottleneck_checkpointing = False
+        self.bottleneck_checkpointing = self.backbone.is_gradient_checkpointing
+        if self.bottleneck_checkpointing:
+            self.backbone.gradient_checkpointing_disable()  # its layers would run again without the memory
         self._disabled = False
         self.post_init()
 
@@ -227,9 +233,8 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
                 return_dict=True,
                 **kwargs,
             )
-            if finish is not None:
-                return finish(output.last_hidden_state, current)
-            result = {"last_hidden_state": output.last_hidden_state}
+            last = output.last_hidden_state
+            result = {"last_hidden_state": last} if finish is None else finish(last, current)
             for i, hidden in enumerate(output.hidden_states or ()):
                 result[f"hidden.{i}"] = hidden
             if self._pools_first_tokens:
@@ -595,6 +600,15 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
 
     def _default_prefix(self, prefix_length: Any, state: WindowState | None) -> Any:
         return 1 if prefix_length is None and self._pools_first_tokens else prefix_length
+
+    def _apply_head(
+        self, whole: BaseModelOutputWithPoolingAndCrossAttentions, ids: Tensor, given: dict[str, Any]
+    ) -> RecurrentOutput:
+        mask, padding = given.get("attention_mask"), self.backbone.config.get_text_config().pad_token_id
+        if self.config.causal and mask is not None and padding is not None:
+            # The head finds the last token as the last id that is not the padding's; the mask knows better.
+            ids = torch.where(mask.bool(), int(padding == 0), padding)
+        return super()._apply_head(whole, ids, given)
 
 
 MODELS: dict[str, type[WindowRecurrentModel]] = {

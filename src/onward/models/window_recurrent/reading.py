@@ -92,6 +92,16 @@ def align_right(ids: Tensor, fill: Sequence[int]) -> Tensor:
     return ids.gather(1, place.clamp(min=0))
 
 
+def first_position(base: PreTrainedModel) -> int:
+    """The number of the first position: RoBERTa's kind counts them from behind the padding's."""
+    longest = getattr(base.config.get_text_config(), "max_position_embeddings", None)
+    for module in base.modules():
+        if isinstance(module, nn.Embedding) and module is not base.get_input_embeddings():  # noqa: SIM102
+            if module.num_embeddings == longest and module.padding_idx is not None:
+                return module.padding_idx + 1
+    return 0
+
+
 def _cache(held: tuple[tuple[Tensor, Tensor], ...] | None) -> DynamicCache:
     """A cache of transformers that starts from these keys and values; it replaces them, never changes them.
 
@@ -174,13 +184,15 @@ class Reader:
         """
         columns = real_columns(attention_mask, ids.shape)
         packed, lengths = pack(ids, columns)
+        if not any(lengths):
+            raise ValueError("there is nothing to read: attention_mask marks no tokens")
         if state is None:
             state = self.fresh(ids)
         else:
             self.check(state, ids)
         if starts_document is not None:
             state = state.reset(starts_document)
-        state = self._with_prefix(state, packed, prefix)
+        state = self._with_prefix(state, packed, lengths, prefix)
         plans = [self._plan(state, row, length) for row, length in enumerate(lengths)]
 
         collected: list[Output] = []
@@ -205,11 +217,22 @@ class Reader:
 
     # -- planning
 
-    def _with_prefix(self, state: WindowState, packed: Tensor, prefix: Sequence[int] | None) -> WindowState:
+    def _with_prefix(
+        self, state: WindowState, packed: Tensor, lengths: list[int], prefix: Sequence[int] | None
+    ) -> WindowState:
         """Remembers the prefix of the rows that start a document."""
         if prefix is None:
             return state
-        starting = [not (m or f) for m, f in zip(state.has_memory, state.open.fill, strict=True)]
+        starting = [
+            bool(n) and not (m or f)
+            for n, m, f in zip(lengths, state.has_memory, state.open.fill, strict=True)
+        ]
+        for row, (p, n, new) in enumerate(zip(prefix, lengths, starting, strict=True)):
+            if new and p > n:
+                raise ValueError(
+                    f"row {row} has a prefix of {p} tokens, but only {n} tokens to take it from: the call that "
+                    "starts a document must hold the whole prefix"
+                )
         fill = tuple(
             p if new else old
             for p, new, old in zip(prefix, starting, state.prefix_fill or (0,) * len(starting), strict=True)
@@ -264,6 +287,7 @@ class Reader:
             keep = torch.ones(len(reads), width, dtype=torch.bool, device=device)
         else:
             index = offsets + torch.tensor([read.cached for read in reads], device=device)[:, None]
+            index = index.clamp(max=self.window - 1)  # padding must not run out of the backbone's positions
             keep = offsets < torch.tensor(lengths, device=device)[:, None]
         first = [at - tape.middle for at in cursor]
         return Round(reads, ids, lengths, first, index, keep, ragged=not uniform)
@@ -321,7 +345,7 @@ class Reader:
         space = self.carrier.space
         if not any(has_memory):
             return Insertion(space=space)
-        vectors = self.carrier.vectors(memory)
+        vectors = {n: v.expand(len(has_memory), -1, -1) for n, v in self.carrier.vectors(memory).items()}
         if not vectors:
             return Insertion(space=space)
         visible = self.carrier.visible(memory)
@@ -342,8 +366,9 @@ class Reader:
             held = torch.tensor(opened.cached, device=keep.device)[:, None]
             keep = torch.cat([torch.arange(slots, device=keep.device)[None] >= slots - held, keep], dim=1)
         told = {"attention_mask": keep.long()}
-        if self.takes_positions:
-            told["position_ids"] = current.index
+        # Without a cache every row begins at the left, where the backbone's own count is right.
+        if opened.cache is not None and self.takes_positions:
+            told["position_ids"] = current.index + first_position(self.base)
         return told
 
     def _advance(
@@ -367,7 +392,11 @@ class Reader:
         state = replace(state, memory=carried, has_memory=has_memory)
         if cache is None or all(closes):
             return replace(state, open=OpenWindow(ids=ids, fill=fill, cached=(0,) * len(fill)))
-        cached = tuple(0 if close else n for close, n in zip(closes, fill, strict=True))
+        # A row that read nothing keeps what it had: its open tokens may not be in the cache.
+        cached = tuple(
+            0 if read.closes else n if read.width else before
+            for read, n, before in zip(current.reads, fill, state.open.cached, strict=True)
+        )
         held = tuple((layer.keys, layer.values) for layer in cache.layers)
         if current.ragged or any(closes):
             held = self._align_cache(held, state.open, current, cached)

@@ -1,0 +1,40 @@
+"""What the benchmarks share: a random model of GPT-2 small's size, and medians of several rounds."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import onward
+
+
+def gpt2_small(**fields) -> onward.WindowRecurrentForCausalLM:
+    torch.manual_seed(0)
+    return onward.add_recurrence(GPT2LMHeadModel(GPT2Config(use_cache=False)), **fields)
+
+
+def peak_megabytes() -> float:
+    """The most memory this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def medians(jobs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """CPU seconds of each job, the jobs taking turns so that noise meets all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for job in jobs.values():
+        job()
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            start = time.process_time()
+            job()
+            times[name].append(time.process_time() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def verdict(what: str, ratio: float, goal: float) -> None:
+    print(f"{what}: {ratio:.3f} times (goal: at most {goal}): {'met' if ratio <= goal else 'NOT MET'}")
