@@ -1,0 +1,103 @@
+"""What reading a token costs: by the paper's formula, and counted in a real step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+
+from .. import windows
+from ..models.window_recurrent import WindowRecurrentForCausalLM, WindowRecurrentModel
+from ..models.window_recurrent.insertion import backbone_layers
+from .perplexity import plain
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs are per new token; a multiplication with an addition counts as two."""
+
+    formula: float  # the paper's: the backbone's layers only
+    counted: float  # all matrix products of a window with a memory: layers, carrier and language model head
+    counted_plain: float  # the same without the carrier
+    parameters: int
+    parameters_added: int
+
+    @property
+    def counted_added(self) -> float:
+        return self.counted - self.counted_plain
+
+
+def cost(model: WindowRecurrentForCausalLM) -> Cost:
+    """What a model costs with the window and overlap of its configuration."""
+    window, overlap = model.config.window, model.config.overlap
+    counted = counted_flops_per_token(model)
+    carries = model.config.carrier != "none"
+    alone = counted_flops_per_token(plain(model, window, overlap)) if carries else counted
+    return Cost(
+        formula=formula_flops_per_token(model, window, overlap),
+        counted=counted,
+        counted_plain=alone,
+        parameters=_size(model),
+        parameters_added=_size(model.carrier),
+    )
+
+
+def formula_flops_per_token(model: PreTrainedModel, window: int, overlap: int = 0) -> float:
+    """FLOPs per token by the paper's formula, c T / (T - o) with c = 2 N + 2 L T k.
+
+    N counts the weight matrices of the layers, without embeddings, biases and norms. The language model head
+    and the recurrence module are left out.
+    """
+    windows.check(window, overlap)
+    backbone = model.backbone if isinstance(model, WindowRecurrentModel) else model
+    config = backbone.config.get_text_config()
+    width, count = config.hidden_size, config.num_hidden_layers
+    per_input = 2 * layer_weights(backbone) + 2 * count * window * width
+    return per_input * window / (window - overlap)
+
+
+def layer_weights(backbone: PreTrainedModel) -> int:
+    """How many weights the matrices of a backbone's layers have."""
+    layers = backbone_layers(backbone.base_model, backbone.config.get_text_config().num_hidden_layers)
+    return sum(p.numel() for p in layers.parameters() if p.dim() > 1)
+
+
+@torch.no_grad()
+def counted_flops_per_token(model: WindowRecurrentForCausalLM) -> float:
+    """FLOPs per new token of a document's second window, the first one with a memory, for one row.
+
+    Attention is counted as if every token attended to the whole window, as it is computed without special
+    kernels.
+    """
+    window, overlap = model.config.window, model.config.overlap
+    ids = torch.ones(1, windows.segment_length(2, window, overlap), dtype=torch.long, device=model.device)
+    training = model.training
+    model.eval()
+    try:
+        with _counted_attention(model.backbone.base_model):
+            state = model(ids[:, :window], use_cache=False, logits_to_keep=1).state
+            with FlopCounterMode(display=False) as counter:
+                model(ids[:, window:], state=state, use_cache=False)
+    finally:
+        model.train(training)
+    return counter.get_total_flops() / (window - overlap)
+
+
+@contextlib.contextmanager
+def _counted_attention(base: Any) -> Iterator[None]:
+    """Torch counts nothing for sdpa on the CPU; attention in plain matrix products is counted everywhere."""
+    before = base.config._attn_implementation
+    base.config._attn_implementation = "eager"
+    try:
+        yield
+    finally:
+        base.config._attn_implementation = before
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
