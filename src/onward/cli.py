@@ -107,9 +107,9 @@ def train(
     from .training import TrainingRecipe
     from .training import train as run
 
-    fields = {"carrier": carrier, "window": window, "overlap": overlap, "vectors": vectors}
+    fields: dict[str, Any] = {"carrier": carrier, "window": window, "overlap": overlap, "vectors": vectors}
     config = WindowRecurrenceConfig(**fields, insert_at=_layers(insert_at))
-    rates = {"learning_rate": learning_rate, "carrier_learning_rate": carrier_learning_rate}
+    rates: dict[str, Any] = {"learning_rate": learning_rate, "carrier_learning_rate": carrier_learning_rate}
     recipe = TrainingRecipe(
         **{name: rate for name, rate in rates.items() if rate is not None},
         train=trained.value,
@@ -231,7 +231,7 @@ def embed(
     if not isinstance(loaded, WindowRecurrentModel):
         longest = min(tokenizer.model_max_length, loaded.config.max_position_embeddings, 512)
         loaded = add_recurrence(loaded, carrier="none", window=window or longest, overlap=overlap)
-    loaded.eval()
+    reader: Any = loaded.eval()
     vectors: dict[str, Any] = {}
     import torch
 
@@ -239,7 +239,7 @@ def embed(
         for file in track(files, "documents", console=console):
             for document in load_documents(file):
                 ids = tokenizer(document.text, return_tensors="pt").input_ids
-                result = loaded.embed(ids)
+                result = reader.embed(ids)
                 vectors[f"{document.name}.document"] = result.documents[0].contiguous()
                 if tokens:
                     vectors[f"{document.name}.tokens"] = result.tokens[0].contiguous()

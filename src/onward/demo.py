@@ -132,4 +132,4 @@ def show_sample(model: Any, document: TokenizedDocument, tokenizer: PreTrainedTo
         context, max_new_tokens=2 * CONFIG.window, do_sample=True, temperature=0.7, top_p=0.9, pad_token_id=0
     )
     shown = tokenizer.decode(context[0, -CONFIG.window :]), tokenizer.decode(written[0, context.shape[1] :])
-    say(f"A sample. The last window of the context:\n\n{shown[0]}\n\nand what the recurrent model writes:\n\n{shown[1]}")
+    say(f"A sample. The last window of the context:\n\n{shown[0]}\n\nand what recurrence makes of it:\n\n{shown[1]}")

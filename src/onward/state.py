@@ -47,6 +47,16 @@ class OpenWindow:
     summary: tuple[Tensor, ...] | None = None  # what the carrier has gathered from the cached tokens
     inserted: dict[int, tuple[Tensor, Tensor]] | None = None  # per layer: the memory's keys and values
 
+    def trimmed(self) -> OpenWindow:
+        """Without the columns that no row holds any more: readers take the widest row to fill them all."""
+        ids = self.ids[:, self.ids.shape[1] - max(self.fill, default=0) :]
+        slots = max(self.cached, default=0)
+        if self.cache is None or not slots:
+            return OpenWindow(ids, self.fill, self.cached)
+        drop = self.cache[0][0].shape[2] - slots
+        cache = tuple((key[:, :, drop:], value[:, :, drop:]) for key, value in self.cache)
+        return replace(self, ids=ids, cache=cache)
+
 
 @dataclass(frozen=True)
 class WindowState:
@@ -80,13 +90,13 @@ class WindowState:
 
     def to(self, *args: Any, **kwargs: Any) -> WindowState:
         """Moved to a device, or floating-point values cast to a dtype."""
-        return self._map(lambda t: t.to(*args, **kwargs) if t.is_floating_point() else t.to(t.device))
+        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        return self._map(lambda t: t.to(device, dtype if t.is_floating_point() else None, non_blocking))
 
     def select(self, rows: Sequence[int] | Tensor) -> WindowState:
         """The given rows in the given order: reorders beams, repeats rows, drops rows."""
         order = rows.tolist() if isinstance(rows, Tensor) else list(rows)
-        if order and not -self.batch_size <= min(order) <= max(order) < self.batch_size:
-            raise IndexError(f"rows {order} of a state of {self.batch_size} rows")
+        self._check_rows(order)
         index = torch.tensor(order, dtype=torch.long, device=self.open.ids.device)
         state = self._map(lambda t: t.index_select(0, index.to(t.device)))
 
@@ -97,8 +107,12 @@ class WindowState:
             state,
             has_memory=pick(self.has_memory),
             prefix_fill=pick(self.prefix_fill) if self.prefix_fill else (),
-            open=replace(state.open, fill=pick(self.open.fill), cached=pick(self.open.cached)),
+            open=replace(state.open, fill=pick(self.open.fill), cached=pick(self.open.cached)).trimmed(),
         )
+
+    def _check_rows(self, order: Sequence[int]) -> None:
+        if order and not 0 <= min(order) <= max(order) < self.batch_size:
+            raise IndexError(f"rows {list(order)} of a state of {self.batch_size} rows")
 
     def reset(self, rows: Sequence[bool] | Tensor) -> WindowState:
         """Lets the marked rows start a new document: nothing of the old one can be seen any more."""
@@ -113,7 +127,7 @@ class WindowState:
             self,
             has_memory=keep(self.has_memory, False),
             prefix_fill=keep(self.prefix_fill, 0) if self.prefix_fill else (),
-            open=replace(self.open, fill=keep(self.open.fill, 0), cached=keep(self.open.cached, 0)),
+            open=replace(self.open, fill=keep(self.open.fill, 0), cached=keep(self.open.cached, 0)).trimmed(),
         )
 
     def swap_memories(self, order: Sequence[int]) -> WindowState:
@@ -123,6 +137,9 @@ class WindowState:
         """
         if any(self.open.cached):
             raise ValueError("memories can only be swapped at a window's edge; this state is inside a window")
+        self._check_rows(order)
+        if len(order) != self.batch_size:
+            raise ValueError(f"{len(order)} memories for a state of {self.batch_size} rows")
         index = torch.tensor(list(order), dtype=torch.long)
         return replace(
             self,

@@ -1,17 +1,14 @@
-from .adding import add_recurrence
+from .adding import MODELS, add_recurrence
 from .carriers import CARRIERS, Carrier, carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
+from .language_models import WindowRecurrentForCausalLM, WindowRecurrentForMaskedLM
 from .modeling_window_recurrent import (
-    MODELS,
-    Embeddings,
-    RecurrentOutput,
-    WindowRecurrentForCausalLM,
-    WindowRecurrentForMaskedLM,
     WindowRecurrentForQuestionAnswering,
     WindowRecurrentForSequenceClassification,
     WindowRecurrentForTokenClassification,
     WindowRecurrentModel,
 )
+from .outputs import Embeddings, RecurrentOutput
 from .probe import UnsupportedBackboneError
 
 __all__ = [

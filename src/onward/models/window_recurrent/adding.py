@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from .configuration_window_recurrent import WindowRecurrenceConfig
-from .modeling_window_recurrent import MODELS, WindowRecurrentModel
+from .language_models import WindowRecurrentForCausalLM, WindowRecurrentForMaskedLM
+from .modeling_window_recurrent import (
+    WindowRecurrentForQuestionAnswering,
+    WindowRecurrentForSequenceClassification,
+    WindowRecurrentForTokenClassification,
+    WindowRecurrentModel,
+)
 from .probe import probe
+from .reading import first_position
+
+MODELS: dict[str, type[WindowRecurrentModel]] = {
+    model.head: model
+    for model in (
+        WindowRecurrentForCausalLM,
+        WindowRecurrentForMaskedLM,
+        WindowRecurrentForTokenClassification,
+        WindowRecurrentForQuestionAnswering,
+        WindowRecurrentForSequenceClassification,
+        WindowRecurrentModel,
+    )
+}
 
 # Which of transformers' lists of architectures stands for which head.
 _HEADS = {
@@ -49,6 +68,8 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     if not isinstance(model, PreTrainedModel):
         hint = " (for LoRA, use model.add_adapter(lora_config) of transformers)" if isinstance(model, nn.Module) else ""
         raise TypeError(f"add_recurrence takes a live transformers model, got {type(model).__name__}{hint}")
+    if config is not None and not isinstance(config, WindowRecurrenceConfig):
+        raise TypeError(f"the configuration must be a WindowRecurrenceConfig, got {type(config).__name__}")
     if config is not None and fields:
         raise TypeError("give either a configuration or its fields, not both")
     config = WindowRecurrenceConfig(**fields) if config is None else copy.deepcopy(config)
@@ -76,11 +97,7 @@ def _check_context(model: PreTrainedModel, config: WindowRecurrenceConfig) -> No
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if longest is None:
         return
-    for module in model.modules():
-        # RoBERTa's kind counts positions from behind the padding's.
-        if isinstance(module, nn.Embedding) and module.num_embeddings == longest and module.padding_idx is not None:
-            longest -= module.padding_idx + 1
-            break
+    longest -= first_position(cast(PreTrainedModel, model.base_model))
     if config.window > longest:
         raise ValueError(
             f"window={config.window} is longer than the {longest} positions of {type(model).__name__}: "

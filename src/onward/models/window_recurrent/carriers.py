@@ -61,7 +61,7 @@ class Carrier(nn.Module):
     @classmethod
     def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
         """What holds for this carrier unless the configuration says otherwise."""
-        return Defaults()
+        return Defaults(insert_at="all")
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         """hidden: of the space "layer", L+1 of [B, t, k], the input of every layer and the output of the last;
@@ -97,13 +97,33 @@ class Carrier(nn.Module):
 CARRIERS["none"] = Carrier
 
 
-class MeanPooling(nn.Module):
-    """The mean over positions, kept as sum and count."""
+def _summable(x: Tensor) -> Tensor:
+    """Sums that grow token by token need more digits than half precision has."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+class Pooling(nn.Module):
+    """Makes one vector of many positions: `summarise` a part of them, `merge` two parts, `finish` the whole."""
 
     def __init__(self, width: int):
         super().__init__()
 
     def summarise(self, x: Tensor, keep: Tensor) -> Tensors:
+        """x: [B, t, k]; keep: [B, t] bool, the positions that count."""
+        raise NotImplementedError(f"{type(self).__name__} pools nothing")
+
+    def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
+        raise NotImplementedError(f"{type(self).__name__} pools nothing")
+
+    def finish(self, summary: Tensors) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} pools nothing")
+
+
+class MeanPooling(Pooling):
+    """The mean over positions, kept as sum and count."""
+
+    def summarise(self, x: Tensor, keep: Tensor) -> Tensors:
+        x = _summable(x)
         weight = keep.to(x.dtype)
         return torch.einsum("btk,bt->bk", x, weight), weight.sum(1, keepdim=True)
 
@@ -114,11 +134,8 @@ class MeanPooling(nn.Module):
         return summary[0] / summary[1].clamp(min=1)
 
 
-class MaxPooling(nn.Module):
+class MaxPooling(Pooling):
     """The largest value of each feature over positions."""
-
-    def __init__(self, width: int):
-        super().__init__()
 
     def summarise(self, x: Tensor, keep: Tensor) -> Tensors:
         return (x.masked_fill(~keep[..., None], -math.inf).amax(1),)
@@ -130,16 +147,17 @@ class MaxPooling(nn.Module):
         return summary[0].masked_fill(summary[0] == -math.inf, 0.0)
 
 
-class AttentionPooling(nn.Module):
+class AttentionPooling(Pooling):
     """Attention by one learned key that is the same for every window; starts as the mean."""
 
     def __init__(self, width: int):
-        super().__init__()
+        super().__init__(width)
         self.key = nn.Parameter(torch.zeros(width))
 
     def summarise(self, x: Tensor, keep: Tensor) -> Tensors:
         # A softmax in parts: the largest score, and sums of exponentials relative to it.
-        score = (x @ self.key / math.sqrt(x.shape[-1])).masked_fill(~keep, -math.inf)  # [B, t]
+        x = _summable(x)
+        score = (x @ self.key.to(x.dtype) / math.sqrt(x.shape[-1])).masked_fill(~keep, -math.inf)  # [B, t]
         top = score.amax(1, keepdim=True).clamp(min=-1e4).detach()
         weight = torch.exp(score - top)
         return top, torch.einsum("btk,bt->bk", x, weight), weight.sum(1, keepdim=True)
@@ -153,7 +171,7 @@ class AttentionPooling(nn.Module):
         return summary[1] / summary[2].clamp(min=1e-12)
 
 
-POOLINGS: dict[str, type[nn.Module]] = {"mean": MeanPooling, "max": MaxPooling, "attention": AttentionPooling}
+POOLINGS: dict[str, type[Pooling]] = {"mean": MeanPooling, "max": MaxPooling, "attention": AttentionPooling}
 
 
 def first_of_document(first: Tensor, previous: Tensor, has_previous: Tensor) -> Tensor:
@@ -188,7 +206,7 @@ class Pooled(Carrier):
             self.alpha = nn.Parameter(own)
         elif self.pooled_layers == "weighted":
             self.alpha = nn.Parameter(torch.zeros(layers))
-        self.pooling = POOLINGS[config.pooling](self.width)
+        self.pooling: Pooling = POOLINGS[config.pooling](self.width)
         self.made = self.count - 1 if self.residual else self.count  # by the network: all but the first token
         widths = [self.width, *config.hidden_widths]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
@@ -229,8 +247,8 @@ class Pooled(Carrier):
 
     def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
         if not self.residual:
-            return (self.pooling.finish(summary),)  # z: [B, k]
-        pooled = self.pooling.finish(summary[1:])  # [B, L, k]
+            return (self.pooling.finish(summary).to(previous[0].dtype),)  # z: [B, k]
+        pooled = self.pooling.finish(summary[1:]).to(previous[1].dtype)  # [B, L, k]
         if self.pooled_layers == "weighted":
             z = torch.einsum("il,blk->bik", self.alpha.softmax(-1), pooled)
         else:
@@ -239,8 +257,8 @@ class Pooled(Carrier):
 
     def empty(self, batch_size: int, like: Tensor) -> Tensors:
         if self.residual:
-            zeros = like.new_zeros(batch_size, len(self.layers), self.width)
-            return zeros, zeros
+            shape = (batch_size, len(self.layers), self.width)
+            return like.new_zeros(shape), like.new_zeros(shape)  # two: `Constant` makes parameters of them
         return (like.new_zeros(batch_size, self.width),)
 
     def _network(self, z: Tensor) -> Tensor:
@@ -281,8 +299,9 @@ class Spans(Carrier):
         place = (index * self.spans).div(self.window, rounding_mode="floor") + 1
         place = place.masked_fill(index == 0, 0)  # [B, t]
         vector = torch.arange(self.count, device=index.device)
-        member = ((place[:, None, :] == vector[:, None]) & keep[:, None, :]).to(hidden[0].dtype)
-        sums = torch.stack([member @ hidden[layer - 1] for layer in self.layers], dim=1)  # [B, I, V, k]
+        member = (place[:, None, :] == vector[:, None]) & keep[:, None, :]
+        member = member.to(_summable(hidden[0]).dtype)
+        sums = torch.stack([member @ _summable(hidden[layer - 1]) for layer in self.layers], dim=1)  # [B, I, V, k]
         return sums, member.sum(-1)  # [B, V]
 
     def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
@@ -290,7 +309,7 @@ class Spans(Carrier):
 
     def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
         sums, counts = summary
-        means, seen = sums / counts.clamp(min=1)[:, None, :, None], counts > 0
+        means, seen = (sums / counts.clamp(min=1)[:, None, :, None]).to(previous[0].dtype), counts > 0
         first = first_of_document(means[:, :, 0], previous[0][:, :, 0], has_previous)
         return torch.cat([first[:, :, None], means[:, :, 1:]], dim=2), seen
 
@@ -321,6 +340,15 @@ class Constant(Carrier):
         learned = self.inner.empty(1, torch.empty(0))
         self.floating = [t.is_floating_point() for t in learned]
         self.learned = nn.ParameterList(t for t in learned if t.is_floating_point())
+        self._freeze_what_is_not_read()
+
+    def _freeze_what_is_not_read(self) -> None:
+        """What only writes a memory has no use here, and distributed training waits for every gradient."""
+        with torch.enable_grad():
+            read = torch.stack([vector.sum() for vector in self.vectors(()).values()]).sum()
+        named = list(self.inner.parameters())
+        for parameter, gradient in zip(named, torch.autograd.grad(read, named, allow_unused=True), strict=True):
+            parameter.requires_grad_(gradient is not None)
 
     @classmethod
     def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:

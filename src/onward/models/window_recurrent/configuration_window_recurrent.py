@@ -109,7 +109,7 @@ class WindowRecurrenceConfig(PreTrainedConfig):
             values.pop(name)
         values |= {"carrier": carrier, "insert_at": self._insert_at, "vectors": self.vector_count}
         if carrier == "constant":
-            values["stands_for"] = self.carrier
+            values["stands_for"] = self._acts_as
         return type(self)(**values)
 
     def _own_fields(self) -> list[str]:
@@ -134,12 +134,15 @@ class WindowRecurrenceConfig(PreTrainedConfig):
             ("activation", ACT2FN),
         ):
             value = getattr(self, name)
-            if value not in allowed:
+            if not isinstance(value, str) or value not in allowed:
                 raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(sorted(allowed))}")
         for name in ("window", "overlap", "rank"):
             if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int):
                 raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        if not isinstance(self.residual, bool):
+            raise ValueError(f"residual must be True or False, got {self.residual!r}")
         windows.check(self.window, self.overlap)
+        _ = self._listed_layers
         for name in ("vectors", "truncate_after"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -188,18 +191,28 @@ class WindowRecurrenceConfig(PreTrainedConfig):
     @property
     def insertion_layers(self) -> tuple[int, ...]:
         """The layers that get extra keys and values, counted from 1, in order."""
-        wanted = self._insert_at
-        if wanted == "all":
+        listed = self._listed_layers
+        if listed is None:
             return tuple(range(1, self.num_hidden_layers + 1))
+        if listed[-1] > self.num_hidden_layers:
+            raise ValueError(
+                f"insert_at={listed[-1]} is beyond the backbone's layers: it has {self.num_hidden_layers}, "
+                "counted from 1"
+            )
+        return listed
+
+    @property
+    def _listed_layers(self) -> tuple[int, ...] | None:
+        """What can be said of `insert_at` before there is a backbone; None for all layers."""
+        wanted = self._insert_at
+        if isinstance(wanted, str) and wanted == "all":
+            return None
         listed = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
         for layer in listed:
             if isinstance(layer, bool) or not isinstance(layer, int):
                 raise ValueError(f"insert_at must be a layer, a list of layers or 'all', got {wanted!r}")
-            if not 1 <= layer <= self.num_hidden_layers:
-                raise ValueError(
-                    f"insert_at={layer} is beyond the backbone's layers: it has {self.num_hidden_layers}, "
-                    "counted from 1"
-                )
+            if layer < 1:
+                raise ValueError(f"insert_at={layer} is no layer: they are counted from 1")
         if not listed:
             raise ValueError("insert_at lists no layer: name at least one, or use carrier='none'")
         return tuple(sorted(set(listed)))

@@ -135,8 +135,12 @@ def _after_rotary(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> 
 
 
 @cache
+def _signature_of(forward: Any) -> inspect.Signature:
+    return inspect.signature(forward)
+
+
 def _signature(cls: type[nn.Module]) -> inspect.Signature:
-    return inspect.signature(cls.forward)
+    return _signature_of(cls.forward)
 
 
 def _keys_and_values(

@@ -5,60 +5,47 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import (
     AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    GenerationMixin,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions, ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
+from transformers.modeling_outputs import ModelOutput
 
 from ...state import WindowState
-from .carriers import CARRIERS
+from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .insertion import SUPPORTED, backbone_layers
-from .reading import Output, Reader, Round, pack, real_columns
+from .outputs import Embeddings, RecurrentOutput
+from .reading import Output, Reader, Round
 from .saving import SavesWhatWasAdded
 
 # Token types travel with the ids, above any vocabulary.
 _TYPE_SHIFT = 40
-_ID_MASK = (1 << _TYPE_SHIFT) - 1
+ID_MASK = (1 << _TYPE_SHIFT) - 1
 
 
-@dataclass
-class RecurrentOutput(ModelOutput):
-    """What every window-recurrent model returns: the head's own outputs over the whole length, and the state."""
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    start_logits: Tensor | None = None
-    end_logits: Tensor | None = None
-    last_hidden_state: Tensor | None = None
-    pooler_output: Tensor | None = None
-    state: WindowState | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
+def check_shape(name: str, value: Tensor, input_ids: Tensor) -> None:
+    if value.shape != input_ids.shape:
+        raise ValueError(
+            f"{name} have the shape {tuple(value.shape)}, input_ids {tuple(input_ids.shape)}: they must agree"
+        )
 
 
-@dataclass
-class Embeddings(ModelOutput):
-    """Vectors of tokens [B, N, k], zero at padding, and of documents [B, k]."""
-
-    tokens: Tensor | None = None
-    documents: Tensor | None = None
-    state: WindowState | None = None
+def collected_layers(read: Output) -> Any:
+    """The hidden states of all layers, if they were asked for."""
+    return tuple(read[name] for name in read if name.startswith("hidden.")) or None
 
 
 @contextmanager
-def _answering(base: PreTrainedModel, output: ModelOutput) -> Iterator[None]:
+def answering(base: nn.Module, output: ModelOutput) -> Iterator[None]:
     """While this is entered, `base` returns `output` whatever it is asked: a head then works on it as its own.
 
     Some heads call a part of the base (OPT's decoder) instead of the base itself.
@@ -77,7 +64,7 @@ def _answering(base: PreTrainedModel, output: ModelOutput) -> Iterator[None]:
                 module.__dict__["forward"] = forward
 
 
-class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
+class WindowRecurrentModel(SavesWhatWasAdded):
     """A bare encoder or decoder that reads any length window by window."""
 
     config_class = WindowRecurrenceConfig
@@ -109,6 +96,10 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
     def initialize_weights(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: the backbone comes with its weights, and a carrier starts itself."""
 
+    def _initialize_missing_keys(self, is_quantized: bool) -> None:
+        # A loaded backbone makes what is not saved: rotary frequencies, position ids.
+        self.backbone._initialize_missing_keys(is_quantized)
+
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()
 
@@ -121,7 +112,7 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.backbone.set_output_embeddings(value)
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict | None = None, **_: Any) -> None:
+    def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
         """Keeps only the state between windows, and runs each window again for its gradients."""
         self.bottleneck_checkpointing = True
 
@@ -146,7 +137,7 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
     @property
     def reader(self) -> Reader:
         config = self.config
-        base = self.backbone.base_model
+        base = cast(PreTrainedModel, self.backbone.base_model)
         implementation = base.config._attn_implementation
         if implementation not in SUPPORTED:
             raise ValueError(
@@ -155,7 +146,7 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
         return Reader(
             base,
             backbone_layers(base, config.num_hidden_layers),
-            self.carrier,
+            cast(Carrier, self.carrier),
             window=config.window,
             overlap=config.overlap,
             causal=bool(config.causal),
@@ -168,8 +159,11 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
     @property
     def state_name(self) -> str:
         c = self.config
+        carried = c.carrier
+        if carried == "pooled":
+            carried += f" ({c.pooling} of {c.pooled_layers} layers{', residual' if c.residual else ''})"
         return (
-            f"{c.backbone.model_type} {c.num_hidden_layers}x{c.hidden_size}, {c.carrier}, window {c.window}, "
+            f"{c.backbone.model_type} {c.num_hidden_layers}x{c.hidden_size}, {carried}, window {c.window}, "
             f"overlap {c.overlap}, {c.vector_count} at {','.join(map(str, c.insertion_layers))}"
         )
 
@@ -183,6 +177,8 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
             raise TypeError(f"{type(self).__name__} takes no argument {', '.join(map(repr, given))}")
         if input_ids is None:
             raise ValueError("input_ids is missing")
+        if not isinstance(input_ids, Tensor):
+            raise TypeError(f"input_ids must be a tensor of token ids, got {type(input_ids).__name__}")
         if input_ids.dim() != 2:
             raise ValueError(f"input_ids must have the shape [batch, length], got {tuple(input_ids.shape)}")
         if input_ids.dtype not in (torch.int64, torch.int32):
@@ -219,6 +215,7 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
         base = self.backbone.base_model
         ids = input_ids
         if token_type_ids is not None:
+            check_shape("token_type_ids", token_type_ids, ids)
             ids = ids + (token_type_ids.long() << _TYPE_SHIFT)
 
         def run(kwargs: dict[str, Any], current: Round) -> Output:
@@ -228,7 +225,7 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
                 # An encoder keeps no cache; some of them do not know the word.
                 kwargs = {name: value for name, value in kwargs.items() if name != "use_cache"}
             output = base(
-                input_ids=current.ids & _ID_MASK,
+                input_ids=current.ids & ID_MASK,
                 output_hidden_states=output_hidden_states,
                 return_dict=True,
                 **kwargs,
@@ -260,21 +257,20 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
     def _pools_first_tokens(self) -> bool:
         return False
 
-    def _base_output(self, read: Output) -> BaseModelOutputWithPoolingAndCrossAttentions:
+    def _base_output(self, read: Output) -> BaseOutput:
         """The backbone's own kind of output for the whole length."""
         hidden = read["last_hidden_state"]
-        base = self.backbone.base_model
-        summary = hidden
+        summary: Any = hidden
         if "window_first" in read:
             # Every window begins with the first token: its vectors are pooled over windows, as in the paper.
-            first = read["window_first"].masked_fill(~read["window_read"][..., None], -torch.inf).amax(1)
+            unread = ~read["window_read"][..., None]  # [B, rounds, 1]
+            first = read["window_first"].masked_fill(unread, -torch.inf).amax(1).masked_fill(unread.all(1), 0)
             summary = torch.cat([first[:, None], hidden[:, 1:]], dim=1)
-        pooler = getattr(base, "pooler", None)
-        count = sum(name.startswith("hidden.") for name in read)
-        return BaseModelOutputWithPoolingAndCrossAttentions(
+        pooler = getattr(self.backbone.base_model, "pooler", None)
+        return BaseOutput(
             last_hidden_state=summary,
             pooler_output=pooler(summary) if pooler is not None else None,
-            hidden_states=tuple(read[f"hidden.{i}"] for i in range(count)) or None,
+            hidden_states=collected_layers(read),
         )
 
     def forward(
@@ -315,6 +311,8 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
         )
         whole = self._base_output(read)
         if self.backbone is self.backbone.base_model:
+            if labels is not None:
+                raise ValueError(f"{type(self).__name__} has no head, so that labels mean nothing to it")
             output = RecurrentOutput(**whole, state=state)
         else:
             given = {
@@ -331,8 +329,8 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
     def _default_prefix(self, prefix_length: Any, state: WindowState | None) -> Any:
         return prefix_length
 
-    def _apply_head(self, whole: BaseModelOutputWithPoolingAndCrossAttentions, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
-        with _answering(self.backbone.base_model, whole):
+    def _apply_head(self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
+        with answering(self.backbone.base_model, whole):
             head = self.backbone(input_ids=ids, return_dict=True, **given)
         names = ("loss", "logits", "start_logits", "end_logits")
         return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
@@ -383,193 +381,6 @@ class WindowRecurrentModel(SavesWhatWasAdded, PreTrainedModel):
         return Embeddings(tokens=tokens, documents=documents, state=state)
 
 
-class _LanguageModel(WindowRecurrentModel):
-    """Language models: the loss is computed window by window, so that no one holds logits of the whole length."""
-
-    def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
-        def finish(hidden: Tensor, current: Round) -> Output:
-            logits = self._head_logits(hidden, current.ids & _ID_MASK)
-            wanted = current.of_new_tokens(targets, -100)
-            scores = logits if logits.dtype == torch.float64 else logits.float()
-            loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten(), reduction="sum") / count
-            return {"loss": loss, "logits": logits} if keep_logits else {"loss": loss}
-
-        return finish
-
-    def _head_logits(self, hidden: Tensor, ids: Tensor, **given: Any) -> Tensor:
-        whole = BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=hidden)
-        with _answering(self.backbone.base_model, whole):
-            return self.backbone(input_ids=ids, return_dict=True, **given).logits
-
-    def _language_forward(
-        self,
-        input_ids: Tensor,
-        targets: Tensor | None,
-        attention_mask: Tensor | None,
-        num_items_in_batch: Tensor | int | None,
-        logits_to_keep: int,
-        **reading: Any,
-    ) -> RecurrentOutput:
-        finish = None
-        if targets is not None:
-            if targets.shape != input_ids.shape:
-                raise ValueError(
-                    f"labels have the shape {tuple(targets.shape)}, input_ids {tuple(input_ids.shape)}: they must agree"
-                )
-            if attention_mask is not None:
-                targets = targets.masked_fill(attention_mask == 0, -100)
-            packed, _ = pack(targets, real_columns(attention_mask, input_ids.shape))
-            count = (targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-            keep_logits = not (self.bottleneck_checkpointing and self.training)
-            finish = self._finish_with_loss(packed, count, keep_logits)
-        read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
-        logits = read.get("logits")
-        if targets is None:
-            hidden = read["last_hidden_state"][:, -logits_to_keep:]
-            logits = self._head_logits(hidden, input_ids[:, -logits_to_keep:])
-        count = sum(name.startswith("hidden.") for name in read)
-        return RecurrentOutput(
-            loss=read.get("loss"),
-            logits=logits,
-            state=state,
-            hidden_states=tuple(read[f"hidden.{i}"] for i in range(count)) or None,
-        )
-
-
-class WindowRecurrentForCausalLM(_LanguageModel, GenerationMixin):
-    """A decoder with its language modelling head: trains, generates and scores without end."""
-
-    auto_class = AutoModelForCausalLM
-    head = "causal-lm"
-
-    def forward(  # type: ignore[override]
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        state: WindowState | None = None,
-        starts_document: Tensor | Sequence[bool] | None = None,
-        shift_labels: Tensor | None = None,
-        prefix_length: int | Sequence[int] | Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int = 0,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> RecurrentOutput | tuple:
-        """Reads `input_ids` [B, N] of any length N on from `state`; see `WindowRecurrentModel.forward`.
-
-        `labels` are the input ids themselves, as everywhere in transformers: each token is predicted by the one
-        before it. `shift_labels` [B, N] instead names for each token the one that follows, so that the last
-        token of a call can have a label, too. With gradient checkpointing no logits are returned beside a loss.
-        """
-        if self._disabled:
-            given = locals()
-            extra = {"shift_labels": shift_labels, "logits_to_keep": logits_to_keep or None}
-            return self._plain(
-                input_ids, attention_mask, labels, given, {k: v for k, v in extra.items() if v is not None} | kwargs
-            )
-        input_ids = self._check_inputs(input_ids, kwargs)
-        if labels is not None and shift_labels is None:
-            # Padding may stand between a token and the next; the label is the next real one.
-            shift_labels = _next_labels(labels, attention_mask)
-        output = self._language_forward(
-            input_ids,
-            shift_labels,
-            attention_mask,
-            num_items_in_batch,
-            logits_to_keep,
-            state=state,
-            starts_document=starts_document,
-            prefix_length=prefix_length,
-            use_cache=use_cache,
-            output_hidden_states=bool(output_hidden_states),
-        )
-        return output if return_dict is not False else output.to_tuple()
-
-    # -- generation
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """transformers' `generate`, without end: at a window's edge the state goes on, and memory stays flat.
-
-        `state` continues from an earlier call's state: `input_ids` are then only the new tokens.
-        """
-        if self._disabled:
-            return self.backbone.generate(*args, **kwargs)
-        return super().generate(*args, **kwargs)
-
-    def prepare_inputs_for_generation(  # type: ignore[override]
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        state: WindowState | None = None,
-        is_first_iteration: bool = False,
-        use_cache: bool | None = True,
-        logits_to_keep: int = 1,
-        next_sequence_length: int | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        # Everything before the last token is in the state, unless there is none yet.
-        if not is_first_iteration:
-            input_ids, attention_mask = input_ids[:, -1:], None
-        elif attention_mask is not None:
-            attention_mask = attention_mask[:, -input_ids.shape[1] :]
-        return {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "state": state,
-            "use_cache": True,
-            "logits_to_keep": logits_to_keep,
-        }
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # the state holds the window's cache
-
-    def _reorder_cache(self, state: WindowState, beam_idx: Tensor) -> WindowState:
-        return state.select(beam_idx)
-
-    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:  # type: ignore[override]
-        input_ids, model_kwargs = super()._expand_inputs_for_generation(expand_size=expand_size, **kwargs)
-        state = model_kwargs.get("state")
-        if state is not None and expand_size > 1:
-            model_kwargs["state"] = state.select([r for r in range(state.batch_size) for _ in range(expand_size)])
-        return input_ids, model_kwargs
-
-
-def _next_labels(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """For each real token the label of the next real token of its row, -100 for the last."""
-    columns = real_columns(attention_mask, labels.shape)
-    if columns is None:
-        return nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
-    following = torch.full_like(labels, -100)
-    for row, real in enumerate(columns):
-        if len(real) > 1:
-            following[row, real[:-1]] = labels[row, real[1:]]
-    return following
-
-
-class WindowRecurrentForMaskedLM(_LanguageModel):
-    """An encoder with its masked language modelling head."""
-
-    auto_class = AutoModelForMaskedLM
-    head = "masked-lm"
-
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):  # type: ignore[no-untyped-def, override]
-        """Reads `input_ids` [B, N] of any length; see `WindowRecurrentModel.forward`."""
-        if self._disabled:
-            return self._plain(input_ids, attention_mask, labels, kwargs, {})
-        names = set(inspect.signature(WindowRecurrentModel.forward).parameters) - {"start_positions", "end_positions"}
-        known = {name: kwargs.pop(name) for name in list(kwargs) if name in names}
-        input_ids = self._check_inputs(input_ids, kwargs)
-        return_dict = known.pop("return_dict", None)
-        output = self._language_forward(
-            input_ids, labels, attention_mask, known.pop("num_items_in_batch", None), 0, **known
-        )
-        return output if return_dict is not False else output.to_tuple()
-
-
 class WindowRecurrentForTokenClassification(WindowRecurrentModel):
     """Labels every token of a document of any length."""
 
@@ -602,23 +413,10 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
         return 1 if prefix_length is None and self._pools_first_tokens else prefix_length
 
     def _apply_head(
-        self, whole: BaseModelOutputWithPoolingAndCrossAttentions, ids: Tensor, given: dict[str, Any]
+        self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]
     ) -> RecurrentOutput:
         mask, padding = given.get("attention_mask"), self.backbone.config.get_text_config().pad_token_id
         if self.config.causal and mask is not None and padding is not None:
             # The head finds the last token as the last id that is not the padding's; the mask knows better.
             ids = torch.where(mask.bool(), int(padding == 0), padding)
         return super()._apply_head(whole, ids, given)
-
-
-MODELS: dict[str, type[WindowRecurrentModel]] = {
-    model.head: model
-    for model in (
-        WindowRecurrentForCausalLM,
-        WindowRecurrentForMaskedLM,
-        WindowRecurrentForTokenClassification,
-        WindowRecurrentForQuestionAnswering,
-        WindowRecurrentForSequenceClassification,
-        WindowRecurrentModel,
-    )
-}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ def _refuse(model: PreTrainedModel, why: str) -> UnsupportedBackboneError:
 @torch.no_grad()
 def probe(model: PreTrainedModel, wanted: tuple[int, ...], space: str = "layer") -> Probe:
     """Runs the backbone on three tokens, with and without random vectors at the wanted layers."""
-    base = model.base_model
+    base = cast(PreTrainedModel, model.base_model)
     config = base.config.get_text_config()
     if config._attn_implementation not in SUPPORTED:
         raise _refuse(
@@ -83,10 +84,9 @@ def _run(
         missing = [layer for layer in wanted if layer not in seen.attended]
         if missing:
             raise _refuse(model, f"its attention at layer {missing[0]} does not go through the seam")
-        for layer in wanted:
-            changed, _ = run(tokens, {layer: vector}, space)
-            if torch.equal(plain, changed):
-                raise _refuse(model, f"vectors inserted at layer {layer} change nothing")
+        changed, used = run(tokens, dict.fromkeys(wanted, vector), space)
+        if torch.equal(plain, changed) or used.inserted.keys() != set(wanted):
+            raise _refuse(model, f"vectors inserted at layers {wanted} change nothing")
         causal = torch.equal(plain[:, 0], run(other, {})[0][:, 0])
     except UnsupportedBackboneError:
         raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,7 @@ class Round:
 
 
 Output = dict[str, Tensor]
+Held = tuple[tuple[Tensor, Tensor], ...]  # per layer: keys and values [B, H, C, D]
 Run = Callable[[dict[str, Any], Round], Output]
 
 
@@ -102,7 +103,7 @@ def first_position(base: PreTrainedModel) -> int:
     return 0
 
 
-def _cache(held: tuple[tuple[Tensor, Tensor], ...] | None) -> DynamicCache:
+def _cache(held: Held | None) -> DynamicCache:
     """A cache of transformers that starts from these keys and values; it replaces them, never changes them.
 
     Without a configuration it keeps sliding-window layers whole, which is right as long as a window lasts.
@@ -161,6 +162,12 @@ class Reader:
             )
         if state.batch_size != ids.shape[0]:
             raise ValueError(f"the state has {state.batch_size} rows, the input {ids.shape[0]}")
+        own = next(self.base.parameters()).dtype
+        for tensor in state.memory:
+            if tensor.is_floating_point() and tensor.dtype != own:
+                raise ValueError(
+                    f"the state's memory is {tensor.dtype}, the model {own}: move it with state.to({own})"
+                )
 
     def read(
         self,
@@ -397,9 +404,9 @@ class Reader:
             0 if read.closes else n if read.width else before
             for read, n, before in zip(current.reads, fill, state.open.cached, strict=True)
         )
-        held = tuple((layer.keys, layer.values) for layer in cache.layers)
-        if current.ragged or any(closes):
-            held = self._align_cache(held, state.open, current, cached)
+        whole: Held = tuple((layer.keys, layer.values) for layer in cast(Any, cache.layers))
+        moved = current.ragged or any(closes)
+        held = self._align_cache(whole, state.open, current, cached) if moved else whole
         return replace(
             state,
             open=OpenWindow(ids=ids, fill=fill, cached=cached, cache=held, summary=summary, inserted=inserted or None),
@@ -430,11 +437,11 @@ class Reader:
 
     def _align_cache(
         self,
-        held: tuple[tuple[Tensor, Tensor], ...],
+        held: Held,
         opened: OpenWindow,
         current: Round,
         cached: tuple[int, ...],
-    ) -> tuple[tuple[Tensor, Tensor], ...] | None:
+    ) -> Held | None:
         """The cache with each row's slots moved to the right end and the rest dropped."""
         longest = max(cached)
         if longest == 0:

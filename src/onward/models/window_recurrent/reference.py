@@ -1,10 +1,10 @@
-"""Window recurrence as the paper's equations say it, for reading and for tests: loops, one document, no batch.
+"""Window recurrence in the paper's equations, for reading and for tests: loops, one document, no batch.
 
-Everything the fast model does in one run with a seam, a cache and masks is done here by hand: for each window,
-each layer, each head and each position. It covers one decoder (GPT-2) and one encoder (BERT).
+Everything the fast model does by a seam, a cache and masks is done here by hand: for each window, each layer,
+each head and each position. It covers one decoder (GPT-2) and one encoder (BERT).
 
-Shapes: N tokens of the document, T of a window (t of the last one), k the backbone's width, L its layers,
-H heads of D = k / H features, V inserted vectors at each of I layers.
+Shapes: N tokens of the document, t of a window, k the backbone's width, L its layers, heads of D features,
+V vectors inserted at each of I layers.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from .configuration_window_recurrent import WindowRecurrenceConfig
+from .configuration_window_recurrent import WindowRecurrenceConfig as Config
 
 Memory = tuple[Tensor, ...]
+Layers = list[Tensor]
+_EMBEDDINGS = ("word", "position", "token_type")
+
+
+def normalised(weights: dict[str, Any], name: str, x: Tensor, epsilon: float) -> Tensor:
+    return layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], epsilon)
 
 
 class GPT2:
@@ -33,8 +39,7 @@ class GPT2:
         self.heads, self.epsilon = model.config.n_head, model.config.layer_norm_epsilon
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        w = self.weights
-        return layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], self.epsilon)
+        return normalised(self.weights, name, x, self.epsilon)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         return x @ self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
@@ -71,23 +76,24 @@ class BERT:
         self.weights = dict(model.base_model.named_parameters())
         self.heads, self.epsilon = model.config.num_attention_heads, model.config.layer_norm_eps
 
-    norm = GPT2.norm
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        return normalised(self.weights, name, x, self.epsilon)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
     def embed(self, ids: Tensor) -> Tensor:
-        words, places, types = (
-            self.weights[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")
-        )
-        return self.norm("embeddings.LayerNorm", words[ids] + places[: len(ids)] + types[0])
+        table = {kind: self.weights[f"embeddings.{kind}_embeddings.weight"] for kind in _EMBEDDINGS}
+        summed = table["word"][ids] + table["position"][: len(ids)] + table["token_type"][0]
+        return self.norm("embeddings.LayerNorm", summed)  # [t, k]
 
     def attention_input(self, layer: int, x: Tensor) -> Tensor:
         return x
 
     def queries_keys_values(self, layer: int, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         block = f"encoder.layer.{layer - 1}.attention.self"
-        return self.linear(f"{block}.query", a), self.linear(f"{block}.key", a), self.linear(f"{block}.value", a)
+        query, key, value = (self.linear(f"{block}.{name}", a) for name in ("query", "key", "value"))
+        return query, key, value
 
     def after_attention(self, layer: int, x: Tensor, attended: Tensor) -> Tensor:
         block = f"encoder.layer.{layer - 1}"
@@ -103,8 +109,10 @@ class BERT:
         return None
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, extra_key: Tensor, extra_value: Tensor, causal: bool) -> Tensor:
-    """One head. query, key, value: [t, D]; extra_key, extra_value: [V, D], which every position may attend to."""
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, extra_key: Tensor, extra_value: Tensor, causal: bool
+) -> Tensor:
+    """One head. query, key, value: [t, D]; extra_key, extra_value: [V, D], which every position may see."""
     outputs = []
     for i in range(len(query)):
         seen = i + 1 if causal else len(key)
@@ -117,11 +125,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, extra_key: Tensor, extra_v
 
 def run_window(
     backbone: GPT2 | BERT, ids: Tensor, layers: int, inserted: dict[int, Tensor], space: str
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+) -> tuple[Tensor, Layers, Layers]:
     """The hidden states [t, k], each layer's output and each attention's input, from 1 to L.
 
-    inserted: by layer [V, k], inputs of the layer or (space "attention") of its attention. They are only keys and
-    values: V + t inputs, t outputs.
+    inserted: by layer [V, k], inputs of the layer or (space "attention") of its attention. They are only keys
+    and values: V + t inputs, t outputs.
     """
     x = backbone.embed(ids)  # [t, k]
     outputs, taken_in = [], []
@@ -136,109 +144,151 @@ def run_window(
         heads = []
         for head in range(backbone.heads):
             mine = slice(head * width, (head + 1) * width)
-            parts = (part[:, mine] for part in (query, key, value, extra_key, extra_value))
-            heads.append(attend(*parts, causal=backbone.causal))
+            q, k, v = query[:, mine], key[:, mine], value[:, mine]
+            heads.append(attend(q, k, v, extra_key[:, mine], extra_value[:, mine], backbone.causal))
         x = backbone.after_attention(layer, x, torch.cat(heads, dim=-1))
         taken_in.append(a)
         outputs.append(x)
     return backbone.hidden(x), outputs, taken_in
 
 
-def pool(carrier: nn.Module, config: WindowRecurrenceConfig, outputs: list[Tensor], counted: int) -> Memory:
-    """z [k] = pooling over the counted positions i of sum over l of w_l h_i^(l), with w = softmax(alpha)."""
-    if config.pooled_layers == "weighted":
-        alpha: Any = carrier.alpha  # [L]
-        mixed = sum(w * h for w, h in zip(alpha.softmax(0), outputs, strict=True))
-    else:
-        mixed = outputs[-1]
-    mixed = mixed[:counted]  # type: ignore[index]
-    if config.pooling == "mean":
-        return (mixed.mean(0),)
-    if config.pooling == "max":
-        return (mixed.max(0).values,)
-    key: Any = carrier.pooling.key  # type: ignore[union-attr]
-    return ((mixed @ key / math.sqrt(mixed.shape[-1])).softmax(0) @ mixed,)
+def pool(carrier: Any, pooling: str, x: Tensor) -> Tensor:
+    """[k] from the positions of x [t, k]."""
+    if len(x) == 0:
+        return x.new_zeros(x.shape[1])
+    if pooling == "mean":
+        return x.mean(0)
+    if pooling == "max":
+        return x.max(0).values
+    scores = x @ carrier.pooling.key / math.sqrt(x.shape[1])  # [t]
+    return scores.softmax(0) @ x
 
 
-def feed_forward(carrier: Any, config: WindowRecurrenceConfig, z: Tensor) -> Tensor:
-    """h_prev [V, k] = FF(z)."""
+def feed_forward(carrier: Any, config: Config, z: Tensor) -> Tensor:
+    """FF(z), one or more vectors [.., k] from z [k]."""
+    x = z
     for layer in carrier.hidden:
-        z = ACT2FN[config.activation](layer.weight @ z + layer.bias)
-    return (carrier.output.weight @ z + carrier.output.bias).view(config.vector_count, -1)
+        x = ACT2FN[config.activation](layer.weight @ x + layer.bias)
+    return (carrier.output.weight @ x + carrier.output.bias).view(-1, len(z))
 
 
-def average_spans(
-    config: WindowRecurrenceConfig, taken_in: list[Tensor], previous: Memory | None, counted: int
-) -> Memory:
-    """Means [I, V, k] of each span of what the attention took in, and which spans [V] hold a token.
+class Paper:
+    """The paper's module. z = the mean over positions i of sum_l w_l h_i^(l), with w = softmax(alpha), over
+    the outputs of layers 1 to L; h_prev = FF(z) enters the layer. The memory is z [k]."""
 
-    Vector 0 is the document's first token. Tokens 1, 2, ... of the window, their places scaled to V - 1 equal
-    spans, belong to vectors 1 to V - 1.
-    """
-    spans = config.vector_count - 1
-    members: list[list[int]] = [[0]] + [[] for _ in range(spans)]
-    for i in range(1, counted):
-        members[1 + i * spans // config.window].append(i)
-    means = []
-    for number, layer in enumerate(config.insertion_layers):
-        a = taken_in[layer - 1]  # [t, k]
-        vectors = [a[places].mean(0) if places else torch.zeros_like(a[0]) for places in members]
-        if previous is not None:
-            vectors[0] = previous[0][number, 0]
-        means.append(torch.stack(vectors))
-    return torch.stack(means), torch.tensor([bool(places) for places in members])
+    space = "layer"
+
+    @staticmethod
+    def carry(carrier: Any, config: Config, outputs: Layers, taken_in: Layers, previous: Any) -> Memory:
+        mixed = outputs[-1]
+        if config.pooled_layers == "weighted":
+            w = carrier.alpha.softmax(0)  # [L]
+            mixed = torch.stack([w[number] * h for number, h in enumerate(outputs)]).sum(0)
+        return (pool(carrier, config.pooling, mixed),)
+
+    @staticmethod
+    def vectors(carrier: Any, config: Config, memory: Memory, number: int) -> Tensor:
+        return feed_forward(carrier, config, memory[0])  # [V, k]
 
 
-def correct(carrier: Any, means: Tensor, seen: Tensor, number: int) -> Tensor:
-    """The vectors of one layer [V, k]: each mean x of a span becomes x + x A B, with A: k -> rank, B: rank -> k."""
-    return torch.stack([x + (x @ carrier.down[number]) @ carrier.up[number] for x in means[number][seen]])
+class Residual:
+    """Each layer of insertion has its own z = sum_l w_l (pooled a^(l)), a^(l) being what the attention of
+    layer l takes in, without the window's first token; h_prev = z + FF(z) enters the attention, and before it
+    the document's first token. The memory is that token [I, k] and z [I, k]."""
+
+    space = "attention"
+
+    @staticmethod
+    def carry(carrier: Any, config: Config, outputs: Layers, taken_in: Layers, previous: Any) -> Memory:
+        pooled = torch.stack([pool(carrier, config.pooling, a[1:]) for a in taken_in])  # [L, k]
+        first, z = [], []
+        for number, layer in enumerate(config.insertion_layers):
+            first.append(taken_in[layer - 1][0] if previous is None else previous[0][number])
+            weighted = config.pooled_layers == "weighted"
+            z.append(carrier.alpha[number].softmax(0) @ pooled if weighted else pooled[-1])
+        return torch.stack(first), torch.stack(z)
+
+    @staticmethod
+    def vectors(carrier: Any, config: Config, memory: Memory, number: int) -> Tensor:
+        first, z = memory[0][number], memory[1][number]
+        return torch.cat([first[None], z + feed_forward(carrier, config, z)])  # [V, k]
 
 
-def vectors_of(carrier: Any, config: WindowRecurrenceConfig, memory: Memory) -> dict[int, Tensor]:
-    """What the memory, or the constant in its place, inserts into each layer: [V, k]."""
-    kind = config.carrier
-    if kind == "constant":
-        kind, memory = config.stands_for, tuple(learned[0] for learned in carrier.learned)
-        carrier = carrier.inner
-        if kind == "spans":
-            memory = (*memory, torch.ones(config.vector_count, dtype=torch.bool))
-    if kind == "none":
+class Spans:
+    """Vector 0 is the document's first token, as the attention took it in. The window is cut into V - 1 spans
+    of equal length; the mean x of each, without the window's first token, is inserted as x + x A B. The
+    memory is the means [I, V, k], and which of them hold a token [V]."""
+
+    space = "attention"
+
+    @staticmethod
+    def carry(carrier: Any, config: Config, outputs: Layers, taken_in: Layers, previous: Any) -> Memory:
+        spans = config.vector_count - 1
+        members: list[list[int]] = [[0]] + [[] for _ in range(spans)]
+        for i in range(1, len(taken_in[0])):
+            members[1 + i * spans // config.window].append(i)
+        means = []
+        for number, layer in enumerate(config.insertion_layers):
+            a = taken_in[layer - 1]  # [t, k]
+            vectors = [a[places].mean(0) if places else torch.zeros_like(a[0]) for places in members]
+            if previous is not None:
+                vectors[0] = previous[0][number, 0]
+            means.append(torch.stack(vectors))
+        return torch.stack(means), torch.tensor([len(places) > 0 for places in members])
+
+    @staticmethod
+    def vectors(carrier: Any, config: Config, memory: Memory, number: int) -> Tensor:
+        means, seen = memory[0][number], memory[1]
+        a, b = carrier.down[number], carrier.up[number]  # [k, rank], [rank, k]
+        return torch.stack([x + (x @ a) @ b for x in means[seen]])  # [V or fewer, k]
+
+
+def kind_of(config: Config) -> Any:
+    name = config.stands_for if config.carrier == "constant" else config.carrier
+    return {"pooled": Residual if config.residual else Paper, "spans": Spans, "none": None}[name]
+
+
+def vectors_of(carrier: Any, config: Config, memory: Memory | None) -> dict[int, Tensor]:
+    """What is inserted into each layer: nothing before there is a memory; then what is made of it, or of the
+    constant that stands in its place."""
+    kind = kind_of(config)
+    if memory is None or kind is None:
         return {}
-    if kind == "pooled":
-        return dict.fromkeys(config.insertion_layers, feed_forward(carrier, config, memory[0]))
-    return {layer: correct(carrier, *memory, number) for number, layer in enumerate(config.insertion_layers)}
+    if config.carrier == "constant":
+        memory, carrier = tuple(learned[0] for learned in carrier.learned), carrier.inner
+        if kind is Spans:
+            memory = (*memory, torch.ones(config.vector_count, dtype=torch.bool))
+    return {
+        layer: kind.vectors(carrier, config, memory, number)
+        for number, layer in enumerate(config.insertion_layers)
+    }
 
 
 def read_document(
-    backbone: GPT2 | BERT,
-    carrier: nn.Module,
-    config: WindowRecurrenceConfig,
-    ids: Tensor,
-    memory: Memory | None = None,
+    backbone: GPT2 | BERT, carrier: Any, config: Config, ids: Tensor, memory: Memory | None = None
 ) -> tuple[Tensor, Tensor | None, Memory | None]:
-    """Hidden states [N, k] and logits [N, vocabulary] of every token of a document, ids [N], each from the first
-    window that reads it, and the memory after the last window that is closed. `memory` comes from before `ids`; a
-    document's first window has none and runs unmodified.
+    """Hidden states [N, k] and logits [N, vocabulary] of every token of ids [N], each from the first window
+    that reads it, and the memory after the last window that is closed. `memory` comes from before `ids`;
+    without it a document starts, and its first window runs unmodified.
     """
-    acts_as = config.stands_for if config.carrier == "constant" else config.carrier
-    space = "attention" if acts_as == "spans" else "layer"
+    kind = kind_of(config)
     hidden: list[Tensor] = []
     start = 0
     while len(hidden) < len(ids):
         window = ids[start : start + config.window]
-        inserted = {} if memory is None else vectors_of(carrier, config, memory)
+        inserted = vectors_of(carrier, config, memory)
+        space = "layer" if kind is None else kind.space
         states, outputs, taken_in = run_window(backbone, window, config.num_hidden_layers, inserted, space)
         hidden.extend(states[len(hidden) - start :])
         if len(window) == config.window or not backbone.causal:  # a decoder's last window waits to be filled
-            counted = len(window)
+            counted = config.window
             if config.pooled_positions == "before_next_window":
-                counted = min(counted, config.window - config.overlap)
-            if config.carrier == "pooled":
-                memory = pool(carrier, config, outputs, counted)
-            elif config.carrier == "spans":
-                memory = average_spans(config, taken_in, memory, counted)
-            else:
+                counted -= config.overlap
+            if config.carrier in ("none", "constant"):
                 memory = ()
+            else:
+                outputs, taken_in = [h[:counted] for h in outputs], [a[:counted] for a in taken_in]
+                memory = kind.carry(carrier, config, outputs, taken_in, memory)
         start += config.window - config.overlap
     whole = torch.stack(hidden)
     return whole, backbone.logits(whole), memory

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import GenerationConfig, PreTrainedModel
 
 ADDED = "recurrence.safetensors"
 
 
-class SavesWhatWasAdded:
-    """Part of every window-recurrent model."""
+class SavesWhatWasAdded(PreTrainedModel):
+    """The base of every window-recurrent model: how it is saved and loaded."""
+
+    config: Any
+    carrier: nn.Module
+    generation_config: GenerationConfig
+    auto_class: ClassVar[Any]
+    head: ClassVar[str]
 
     def save_pretrained(  # type: ignore[override]
         self, save_directory: str | os.PathLike, *, added_only: bool = False, **kwargs: Any
@@ -24,44 +32,53 @@ class SavesWhatWasAdded:
         if added_only:
             self._save_added(directory)
         else:
-            super().save_pretrained(save_directory, **kwargs)  # type: ignore[misc]
+            super().save_pretrained(save_directory, **kwargs)
         card = directory / "README.md"
         if not card.exists() and kwargs.get("is_main_process", True):
             card.write_text(model_card(self), encoding="utf-8")
 
     def _save_added(self, directory: Path) -> None:
-        config = self.config  # type: ignore[attr-defined]
+        config = self.config
         if not config.backbone_name:
             raise ValueError(
                 "only what was added can be saved when the backbone has a name to load it by: this one was made "
                 "in memory; save the whole model instead"
             )
         directory.mkdir(parents=True, exist_ok=True)
-        state = {name: tensor.contiguous() for name, tensor in self.carrier.state_dict().items()}  # type: ignore[attr-defined]
+        state = {name: tensor.contiguous() for name, tensor in self.carrier.state_dict().items()}
         save_file(state, directory / ADDED, metadata={"format": "pt"})
         config.added_only, config.architectures = True, [type(self).__name__]
         try:
             config.save_pretrained(directory)
         finally:
             config.added_only = False
+        if self.can_generate():
+            self.generation_config.save_pretrained(directory)
 
     @classmethod
     def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Loads what `save_pretrained` wrote; refuses checkpoints that do not fit."""
         if config is None or isinstance(config, (str, os.PathLike)):
-            config = cls.config_class.from_pretrained(config or name)  # type: ignore[attr-defined]
-        if config.head is not None and config.head != cls.head:  # type: ignore[attr-defined]
+            _refuse_foreign(config or name, cls.config_class)
+            config = cast(Any, cls.config_class).from_pretrained(config or name)
+        if config.head is not None and config.head != cls.head:
             raise ValueError(
-                f"{name} holds a model with the head {config.head!r}, and {cls.__name__} is for {cls.head!r}: "  # type: ignore[attr-defined]
+                f"{name} holds a model with the head {config.head!r}, and {cls.__name__} is for {cls.head!r}: "
                 "load it with the Auto class of its own head"
             )
         wants_info = kwargs.pop("output_loading_info", False)
+        model: Any
+        info: dict[str, Any] = {}
         if config.added_only:
-            model, info = cls._load_added(name, config, kwargs), {}
+            model = cls._load_added(name, config, kwargs)
         else:
-            model, info = super().from_pretrained(  # type: ignore[misc]
-                name, *args, config=config, output_loading_info=True, **kwargs
-            )
+            kwargs.setdefault("ignore_mismatched_sizes", True)  # refused below, and by name
+            try:
+                model, info = cast(Any, super()).from_pretrained(
+                    name, *args, config=config, output_loading_info=True, **kwargs
+                )
+            except SafetensorError as error:
+                raise ValueError(f"the weights of {name} are damaged: {error}") from error
             _refuse_misfits(str(name), info)
         return (model, info) if wants_info else model
 
@@ -76,14 +93,26 @@ class SavesWhatWasAdded:
             state = load_file(path)
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
-        backbone = cls.auto_class.from_pretrained(config.backbone_name, **kwargs)  # type: ignore[attr-defined]
+        backbone = cls.auto_class.from_pretrained(config.backbone_name, **kwargs)
         config.backbone, config.added_only = backbone.config, False
         model = cls(config, backbone)  # type: ignore[call-arg]
-        missing, unexpected = model.carrier.load_state_dict(state, strict=False)  # type: ignore[attr-defined]
+        if model.can_generate():
+            generation = GenerationConfig.from_pretrained(name)
+            model.generation_config = generation
+        missing, unexpected = model.carrier.load_state_dict(state, strict=False)
         _refuse_misfits(str(path), {"missing_keys": missing, "unexpected_keys": unexpected})
         like = next(backbone.parameters())
-        model.carrier.to(like.device, like.dtype)  # type: ignore[attr-defined]
-        return model.eval()  # type: ignore[attr-defined]
+        model.carrier.to(like.device, like.dtype)
+        return model.eval()
+
+
+def _refuse_foreign(name: Any, config_class: Any) -> None:
+    kind = config_class.get_config_dict(name)[0].get("model_type")
+    if kind != config_class.model_type:
+        raise ValueError(
+            f"{name} holds {f'a model of the kind {kind!r}' if kind else 'no configuration'}, not one that onward "
+            "saved: load it with transformers, then use add_recurrence"
+        )
 
 
 def _refuse_misfits(name: str, info: dict[str, Any]) -> None:
@@ -93,7 +122,7 @@ def _refuse_misfits(name: str, info: dict[str, Any]) -> None:
         ("unexpected_keys", "holds weights unknown to this model:"),
         ("mismatched_keys", "holds weights of other shapes:"),
     ):
-        keys = sorted(map(str, info.get(what) or ()))
+        keys = sorted(key if isinstance(key, str) else key[0] for key in info.get(what) or ())
         if keys:
             listed = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
             raise ValueError(f"{name} does not fit its configuration: it {saying} {listed}")

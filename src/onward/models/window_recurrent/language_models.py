@@ -1,0 +1,218 @@
+"""Window-recurrent language models: a loss per window, and generation without end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, GenerationMixin
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
+
+from ...state import WindowState
+from .modeling_window_recurrent import ID_MASK, WindowRecurrentModel, answering, check_shape, collected_layers
+from .outputs import RecurrentOutput
+from .reading import Output, Round, pack, real_columns
+
+
+class _LanguageModel(WindowRecurrentModel):
+    """Language models: the loss is computed window by window, so that no one holds logits of the whole length."""
+
+    def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
+        def finish(hidden: Tensor, current: Round) -> Output:
+            logits = self._head_logits(hidden, current.ids & ID_MASK)
+            wanted = current.of_new_tokens(targets, -100)
+            scores = logits if logits.dtype == torch.float64 else logits.float()
+            loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten(), reduction="sum") / count
+            return {"loss": loss, "logits": logits} if keep_logits else {"loss": loss}
+
+        return finish
+
+    def _head_logits(self, hidden: Tensor, ids: Tensor, **given: Any) -> Tensor:
+        whole = BaseOutput(last_hidden_state=cast(Any, hidden))
+        with answering(self.backbone.base_model, whole):
+            return self.backbone(input_ids=ids, return_dict=True, **given).logits
+
+    def _language_forward(
+        self,
+        input_ids: Tensor,
+        targets: Tensor | None,
+        attention_mask: Tensor | None,
+        num_items_in_batch: Tensor | int | None,
+        logits_to_keep: int,
+        **reading: Any,
+    ) -> RecurrentOutput:
+        finish = None
+        if targets is not None:
+            check_shape("labels", targets, input_ids)
+            columns = real_columns(attention_mask, input_ids.shape)
+            if attention_mask is not None:
+                targets = targets.masked_fill(attention_mask == 0, -100)
+            packed, _ = pack(targets, columns)
+            count = (targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+            keep_logits = not (self.bottleneck_checkpointing and self.training)
+            finish = self._finish_with_loss(packed, count, keep_logits)
+        read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
+        logits = read.get("logits")
+        if targets is None:
+            hidden = read["last_hidden_state"][:, -logits_to_keep:]
+            logits = self._head_logits(hidden, input_ids[:, -logits_to_keep:])
+        return RecurrentOutput(
+            loss=read.get("loss"), logits=logits, state=state, hidden_states=collected_layers(read)
+        )
+
+
+class WindowRecurrentForCausalLM(_LanguageModel, GenerationMixin):
+    """A decoder with its language modelling head: trains, generates and scores without end."""
+
+    auto_class = AutoModelForCausalLM
+    head = "causal-lm"
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        state: WindowState | None = None,
+        starts_document: Tensor | Sequence[bool] | None = None,
+        shift_labels: Tensor | None = None,
+        prefix_length: int | Sequence[int] | Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> RecurrentOutput | tuple:
+        """Reads `input_ids` [B, N] of any length N on from `state`; see `WindowRecurrentModel.forward`.
+
+        `labels` are the input ids themselves, as everywhere in transformers: each token is predicted by the one
+        before it. `shift_labels` [B, N] instead names for each token the one that follows, so that the last
+        token of a call can have a label, too. With gradient checkpointing no logits are returned beside a loss.
+        """
+        if self._disabled:
+            given = locals()
+            extra = {"shift_labels": shift_labels, "logits_to_keep": logits_to_keep or None}
+            return self._plain(
+                input_ids, attention_mask, labels, given, {k: v for k, v in extra.items() if v is not None} | kwargs
+            )
+        input_ids = self._check_inputs(input_ids, kwargs)
+        if labels is not None and shift_labels is None:
+            check_shape("labels", labels, input_ids)
+            # Padding may stand between a token and the next; the label is the next real one.
+            shift_labels = _next_labels(labels, attention_mask)
+        output = self._language_forward(
+            input_ids,
+            shift_labels,
+            attention_mask,
+            num_items_in_batch,
+            logits_to_keep,
+            state=state,
+            starts_document=starts_document,
+            prefix_length=prefix_length,
+            use_cache=use_cache,
+            output_hidden_states=bool(output_hidden_states),
+        )
+        return output if return_dict is not False else output.to_tuple()
+
+    # -- generation
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """transformers' `generate`, without end: at a window's edge the state goes on, and memory stays flat.
+
+        `state` continues from an earlier call's state: `input_ids` are then only the new tokens.
+        """
+        if self._disabled:
+            return cast(Any, self.backbone).generate(*args, **kwargs)
+        return GenerationMixin.generate(cast(Any, self), *args, **kwargs)
+
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        state: WindowState | None = None,
+        is_first_iteration: bool = False,
+        use_cache: bool | None = True,
+        logits_to_keep: int = 1,
+        next_sequence_length: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        # Everything before the last token is in the state, unless there is none yet.
+        if not is_first_iteration:
+            input_ids, attention_mask = input_ids[:, -1:], None
+        elif attention_mask is not None:
+            attention_mask = attention_mask[:, -input_ids.shape[1] :]
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "state": state,
+            "use_cache": True,
+            "logits_to_keep": logits_to_keep,
+        }
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # the state holds the window's cache
+
+    def _reorder_cache(self, state: WindowState, beam_idx: Tensor) -> WindowState:
+        return state.select(beam_idx)
+
+    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:  # type: ignore[override]
+        expand = GenerationMixin._expand_inputs_for_generation
+        input_ids, model_kwargs = expand(cast(Any, self), expand_size=expand_size, **kwargs)
+        state = model_kwargs.get("state")
+        if state is not None and expand_size > 1:
+            model_kwargs["state"] = state.select([r for r in range(state.batch_size) for _ in range(expand_size)])
+        return input_ids, model_kwargs
+
+
+def _next_labels(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """For each real token the label of the next real token of its row, -100 for the last."""
+    columns = real_columns(attention_mask, labels.shape)
+    if columns is None:
+        return nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    following = torch.full_like(labels, -100)
+    for row, real in enumerate(columns):
+        if len(real) > 1:
+            following[row, real[:-1]] = labels[row, real[1:]]
+    return following
+
+
+class WindowRecurrentForMaskedLM(_LanguageModel):
+    """An encoder with its masked language modelling head."""
+
+    auto_class = AutoModelForMaskedLM
+    head = "masked-lm"
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        state: WindowState | None = None,
+        starts_document: Tensor | Sequence[bool] | None = None,
+        prefix_length: int | Sequence[int] | Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> RecurrentOutput | tuple:
+        """Reads `input_ids` [B, N] of any length; see `WindowRecurrentModel.forward`."""
+        if self._disabled:
+            return self._plain(input_ids, attention_mask, labels, locals(), kwargs)
+        input_ids = self._check_inputs(input_ids, kwargs)
+        output = self._language_forward(
+            input_ids,
+            labels,
+            attention_mask,
+            num_items_in_batch,
+            logits_to_keep=0,
+            state=state,
+            starts_document=starts_document,
+            prefix_length=prefix_length,
+            token_type_ids=token_type_ids,
+            output_hidden_states=bool(output_hidden_states),
+        )
+        return output if return_dict is not False else output.to_tuple()

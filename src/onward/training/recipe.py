@@ -1,0 +1,136 @@
+"""How to train: every choice by name, with the paper's as defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+TRAINED = ("all", "carrier", "lora")
+
+
+@dataclass(frozen=True)
+class TrainingRecipe:
+    """The defaults are the paper's where it names a value: Adam, 100 linear warm-up steps and then a constant
+    learning rate, 2 epochs over segments of 20 windows, validation every 2 million tokens, early stopping,
+    the backbone trained too. It names no learning rate, batch size, patience or clipping: those are ours.
+
+    Args:
+        learning_rate: of everything that has no rate of its own below.
+        backbone_learning_rate, carrier_learning_rate: None for `learning_rate`. A carrier starts from
+            nothing, a backbone from its pretraining, so the carrier's is usually far larger.
+        batch_size: segments per update, over all processes.
+        segments_at_once: how many of them one process reads at a time; None for all its share. Fewer need
+            less memory and give the same updates.
+        windows_per_segment: how far back-propagation goes.
+        epochs, max_tokens: training ends with whichever comes first.
+        schedule: "constant", "linear" or "cosine", after `warmup_steps` of linear warm-up.
+        max_grad_norm: longer gradients are shortened to this; 0 for never.
+        evaluate_every_tokens: the validation loss is measured this often, and at the end, and a checkpoint is
+            saved each time. What is kept in the end is the model with the best.
+        save_every_tokens: further checkpoints in between, so that a killed run loses less.
+        save_total_limit: how many checkpoints stay; the best and the last always do.
+        patience: stop after this many validations in a row without a new best; None for never.
+        train: "all" parameters that are not frozen, the "carrier" alone, or carrier and "lora" adapters of
+            the backbone, which are merged into it at the end.
+        gradient_checkpointing: keep only the state between windows, and run each window again for its
+            gradients.
+    """
+
+    learning_rate: float = 5e-5
+    backbone_learning_rate: float | None = None
+    carrier_learning_rate: float | None = 1e-3
+    batch_size: int = 8
+    segments_at_once: int | None = None
+    windows_per_segment: int = 20
+    epochs: float = 2
+    max_tokens: int | None = None
+    schedule: str = "constant"
+    warmup_steps: int = 100
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    evaluate_every_tokens: int = 2_000_000
+    patience: int | None = 3
+    save_every_tokens: int | None = None
+    save_total_limit: int = 2
+    train: str = "all"
+    lora_rank: int = 16
+    gradient_checkpointing: bool = True
+    bf16: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._choose("schedule", tuple(SCHEDULES))
+        self._choose("train", TRAINED)
+        for name in ("gradient_checkpointing", "bf16"):
+            self._choose(name, (True, False))
+        for name in ("learning_rate", "epochs"):
+            self._number(name, above=0)
+        for name in ("backbone_learning_rate", "carrier_learning_rate"):
+            self._number(name, above=0, or_none=True)
+        for name in ("weight_decay", "max_grad_norm"):
+            self._number(name, at_least=0)
+        for name in ("warmup_steps", "seed"):
+            self._number(name, at_least=0, whole=True)
+        for name in (
+            "batch_size",
+            "windows_per_segment",
+            "evaluate_every_tokens",
+            "save_total_limit",
+            "lora_rank",
+        ):
+            self._number(name, at_least=1, whole=True)
+        for name in ("segments_at_once", "max_tokens", "patience", "save_every_tokens"):
+            self._number(name, at_least=1, whole=True, or_none=True)
+
+    def _choose(self, name: str, allowed: tuple[Any, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            listed = ", ".join(map(repr, allowed))
+            raise ValueError(f"{name}={getattr(self, name)!r} is not known: choose one of {listed}")
+
+    def _number(
+        self,
+        name: str,
+        *,
+        above: float | None = None,
+        at_least: float | None = None,
+        whole: bool = False,
+        or_none: bool = False,
+    ) -> None:
+        value = getattr(self, name)
+        if or_none and value is None:
+            return
+        kinds = (int,) if whole else (int, float)
+        fits = isinstance(value, kinds) and not isinstance(value, bool)
+        fits = fits and (above is None or value > above) and (at_least is None or value >= at_least)
+        if not fits:
+            kind = "a whole number" if whole else "a number"
+            bound = f"above {above}" if above is not None else f"of at least {at_least}"
+            none = ", or None" if or_none else ""
+            raise ValueError(f"{name}={value!r}: it must be {kind} {bound}{none}")
+
+    def rate_of(self, part: str) -> float:
+        """The learning rate of the "backbone" or the "carrier"."""
+        own = self.carrier_learning_rate if part == "carrier" else self.backbone_learning_rate
+        return self.learning_rate if own is None else own
+
+    def split_batch(self, processes: int) -> tuple[int, int]:
+        """How many segments one of the processes reads at once, and how often before an update."""
+        if self.batch_size % processes:
+            raise ValueError(
+                f"batch_size={self.batch_size} cannot be shared by {processes} processes: choose a multiple "
+                "of their number"
+            )
+        share = self.batch_size // processes
+        at_once = share if self.segments_at_once is None else min(self.segments_at_once, share)
+        if share % at_once:
+            raise ValueError(
+                f"segments_at_once={at_once} does not divide a process's share of the batch, {share} segments"
+                ": choose a divisor"
+            )
+        return at_once, share // at_once
+
+    def that_shape_the_result(self) -> dict[str, Any]:
+        """The fields that must not change when a run is taken up again."""
+        free = ("segments_at_once", "save_every_tokens", "save_total_limit")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free}
