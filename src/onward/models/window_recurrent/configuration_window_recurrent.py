@@ -244,6 +244,10 @@ class WindowRecurrenceConfig(PreTrainedConfig):
     def vocab_size(self) -> int:
         return self._of_backbone("vocab_size")
 
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:  # resize_token_embeddings
+        self.backbone.get_text_config().vocab_size = value
+
     @property
     def max_position_embeddings(self) -> int:
         return self._of_backbone("max_position_embeddings")

@@ -94,6 +94,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GenerationMixin):
         if self._disabled:
             given = locals()
             extra = {"shift_labels": shift_labels, "logits_to_keep": logits_to_keep or None}
+            extra["num_items_in_batch"] = num_items_in_batch
             return self._plain(
                 input_ids, attention_mask, labels, given, {k: v for k, v in extra.items() if v is not None} | kwargs
             )

@@ -340,7 +340,10 @@ class Reader:
                 goes_on = torch.tensor([c > 0 for c in opened.cached], device=keep.device)
                 summary = where_rows(goes_on, self.carrier.merge(opened.summary, summary), summary)
             has = torch.tensor(state.has_memory, device=keep.device)
-            return output, summary, self.carrier.carry(summary, memory, has), insertion.inserted
+            carried = self.carrier.carry(summary, memory, has)
+            # Under autocast it may have come out in half precision; a state keeps the model's.
+            carried = tuple(new.to(old.dtype) for new, old in zip(carried, memory, strict=True))
+            return output, summary, carried, insertion.inserted
 
         if checkpointing and torch.is_grad_enabled():
             output, summary, memory, inserted = checkpoint(window, state.memory, use_reentrant=False)
