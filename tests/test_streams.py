@@ -109,7 +109,7 @@ def test_collate_pads_on_the_right():
 
 def test_collate_leaves_the_mask_out_when_nothing_is_padded():
     segments = Segments(tokens(8), 4)
-    assert set(collate([segments[0], segments[1]])) == {"input_ids", "shift_labels"}
+    assert set(collate([segments[0], segments[1]])) == {"input_ids", "shift_labels", "labels"}
     with pytest.raises(ValueError, match="no segments"):
         collate([])
 

@@ -131,7 +131,10 @@ def _cut(count: int, length: int, min_length: int) -> list[tuple[int, int]]:
 
 
 def collate(segments: Sequence[Mapping[str, Any]], pad_token_id: int = 0) -> dict[str, Tensor]:
-    """Right-pad segments to the longest; where nothing is padded there is no `attention_mask`."""
+    """Right-pad segments to the longest; where nothing is padded there is no `attention_mask`.
+
+    `labels` are there for Trainer, which counts the tokens of a batch by them; the models go by `shift_labels`.
+    """
     if not segments:
         raise ValueError("no segments to collate: pass at least one")
 
@@ -144,4 +147,4 @@ def collate(segments: Sequence[Mapping[str, Any]], pad_token_id: int = 0) -> dic
     longest = batch["input_ids"].shape[1]
     if bool((lengths < longest).any()):
         batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
-    return batch
+    return batch | {"labels": batch["shift_labels"]}

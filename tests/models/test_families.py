@@ -558,3 +558,12 @@ def test_half_precision_reads_token_by_token_as_well_as_whole(variant):
     for cut, memory in zip(state.memory, whole, strict=True):
         assert cut.dtype == memory.dtype
         assert_close(cut.float(), memory.float(), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_text_of_one_window_gives_every_trained_parameter_a_gradient(variant):
+    """Processes that train together wait for all of them."""
+    model = without_dropout(recurrent("gpt2", variant))
+    ids = tokens(2, WINDOW)
+    model(ids, labels=ids).loss.backward()
+    assert all(p.grad is not None for p in model.carrier.parameters() if p.requires_grad)

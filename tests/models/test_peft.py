@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import peft
 import pytest
 import torch
 from families import VARIANTS, assert_same, backbone, recurrent, tokens
+from transformers import AutoModelForCausalLM
 
 from onward import WindowRecurrenceConfig, add_recurrence
-
-peft = pytest.importorskip("peft")
+from onward.training import merge_lora
 
 TARGETS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "bert": ["query", "value"]}
 
@@ -103,3 +104,15 @@ def test_a_wrapped_model_generates():
     wrapped = peft.get_peft_model(model, lora("gpt2", modules_to_save=["carrier"], task_type="CAUSAL_LM"))
     generated = wrapped.generate(input_ids=tokens(1, 4), max_new_tokens=9, do_sample=False, eos_token_id=-1)
     assert torch.equal(generated, expected)
+
+
+def test_adapters_of_the_backbone_are_merged_before_saving(tmp_path):
+    model = recurrent("gpt2")
+    model.backbone.add_adapter(lora("gpt2", init_lora_weights=False))
+    with pytest.raises(ValueError, match="merge_lora"):
+        model.save_pretrained(tmp_path)
+    ids = tokens(1, 12)
+    adapted = model(ids).logits
+    merge_lora(model)
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, adapted)

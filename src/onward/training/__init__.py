@@ -4,6 +4,7 @@ from .checkpoints import CheckpointNotSaved
 from .recipe import TrainingRecipe
 from .record import TrainingResult
 from .run import train
+from .trainable import merge_lora
 from .trainer import NonFiniteLossError, RecurrentTrainer
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "RecurrentTrainer",
     "TrainingRecipe",
     "TrainingResult",
+    "merge_lora",
     "train",
 ]

@@ -27,9 +27,8 @@ class NonFiniteLossError(ArithmeticError):
 
 
 def collate(segments: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """A batch in which Trainer finds what it counts by: `labels` (the loss) and `attention_mask` (tokens)."""
+    """A batch with a mask even where nothing is padded: Trainer counts tokens by it."""
     batch = streams.collate(segments)
-    batch["labels"] = batch["shift_labels"]  # the model takes shift_labels where both are given
     batch.setdefault("attention_mask", torch.ones_like(batch["input_ids"]))
     return batch
 
@@ -85,14 +84,6 @@ class RecurrentTrainer(Trainer):
         ]
 
     # -- one step
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):  # type: ignore[no-untyped-def]
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        # Processes that train together wait for a gradient of every parameter, and segments of one window
-        # have none for the carrier.
-        unused = [p.sum() for p in self.model.carrier.parameters() if p.requires_grad]
-        loss = loss + 0.0 * sum(unused, torch.zeros_like(loss))
-        return (loss, outputs) if return_outputs else loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)

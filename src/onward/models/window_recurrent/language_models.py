@@ -54,12 +54,15 @@ class _LanguageModel(WindowRecurrentModel):
             keep_logits = not (self.bottleneck_checkpointing and self.training)
             finish = self._finish_with_loss(packed, count, keep_logits)
         read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
-        logits = read.get("logits")
+        logits, loss = read.get("logits"), read.get("loss")
+        if loss is not None and self.training:
+            # Text of one window never meets the carrier, but distributed training waits for every gradient.
+            loss = loss + sum(0.0 * p.sum() for p in self.carrier.parameters() if p.requires_grad)
         if targets is None:
             hidden = read["last_hidden_state"][:, -logits_to_keep:]
             logits = self._head_logits(hidden, input_ids[:, -logits_to_keep:])
         return RecurrentOutput(
-            loss=read.get("loss"), logits=logits, state=state, hidden_states=collected_layers(read)
+            loss=loss, logits=logits, state=state, hidden_states=collected_layers(read)
         )
 
 

@@ -29,6 +29,12 @@ class SavesWhatWasAdded(PreTrainedModel):
         """Saves the model and a model card. `added_only`: the carrier alone, and the name of the backbone, which
         is then loaded from where it came; only right when the backbone was not trained."""
         directory = Path(save_directory)
+        by_trainer = "state_dict" in kwargs  # its checkpoints go back into a live model, adapters and all
+        if getattr(getattr(self, "backbone", None), "_hf_peft_config_loaded", False) and not by_trainer:
+            raise ValueError(
+                "the backbone has LoRA adapters of its own, which cannot be loaded again with the model: add them to "
+                "its weights first with onward.training.merge_lora(model), or wrap the whole model with peft"
+            )
         if added_only:
             self._save_added(directory)
         else:
