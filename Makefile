@@ -14,7 +14,7 @@ lint: .venv/ready
 	$(BIN)/mypy src
 
 bench: .venv/ready
-	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(sort $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))); do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
 	rm -rf .venv build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

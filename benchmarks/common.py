@@ -23,6 +23,12 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def megabytes_held() -> float:
+    """The memory this process holds now (Linux)."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
 def medians(jobs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
     """CPU seconds of each job, the jobs taking turns so that noise meets all of them alike."""
     times: dict[str, list[float]] = {name: [] for name in jobs}

@@ -6,7 +6,7 @@ import statistics
 import time
 
 import torch
-from common import peak_megabytes, verdict
+from common import megabytes_held, verdict
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.generation.streamers import BaseStreamer
 
@@ -24,7 +24,7 @@ class Clock(BaseStreamer):
 
     def put(self, value: torch.Tensor) -> None:
         self.times.append(time.process_time())
-        self.memory.append(peak_megabytes())
+        self.memory.append(megabytes_held())
 
     def end(self) -> None:
         pass
@@ -51,7 +51,7 @@ def main() -> None:
         early, late = per_token(1_000), per_token(TOKENS)
         print(f"{carrier}: {1000 * early:.2f} ms per token at 1,000, {1000 * late:.2f} ms at {TOKENS:,}")
         verdict(f"time per generated token, {carrier}", late / early, 1.1)
-        print(f"{carrier}: peak memory {clock.memory[1000]:.0f} MB at 1,000, {clock.memory[-1]:.0f} MB at {TOKENS:,}")
+        print(f"{carrier}: memory {clock.memory[1000]:.0f} MB at 1,000, {clock.memory[-1]:.0f} MB at {TOKENS:,}")
         verdict(f"memory of generation, {carrier}", clock.memory[-1] / clock.memory[1000], 1.02)
 
 

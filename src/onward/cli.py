@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -32,15 +33,21 @@ class Trained(StrEnum):
     lora = "lora"
 
 
+class Split(StrEnum):
+    train = "train"
+    validation = "validation"
+    test = "test"
+
+
 def main() -> None:
-    """Runs a verb; what goes wrong is one sentence, not a page of Python."""
+    """Runs a verb; what goes wrong is one sentence, not a page of Python (that is for ONWARD_TRACEBACK=1)."""
     sys.argv[1:] = spread_numbers(sys.argv[1:], "--overlap")
     try:
         app()
-    except (ValueError, TypeError, OSError, RuntimeError) as error:
-        if "--traceback" in sys.argv:
+    except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, ImportError) as error:
+        if os.environ.get("ONWARD_TRACEBACK"):
             raise
-        Console(stderr=True).print(f"[bold]onward:[/bold] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"onward: {error}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(1) from None
 
 
@@ -71,7 +78,14 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
         if window is None:
             raise ValueError(f"{name} has no recurrence: say with --window in which windows to read it")
         model = add_recurrence(model, carrier="none", window=window)
-    return model.eval(), tokenizer
+    return on_device(model.eval()), tokenizer
+
+
+def on_device(model: Any) -> Any:
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return model if accelerator is None else model.to(accelerator)
 
 
 @app.command()
@@ -86,7 +100,7 @@ def train(
     insert_at: Annotated[str | None, typer.Option(help="A layer from 1, several as 2,5,9, or all.")] = None,
     trained: Annotated[Trained, typer.Option("--train", help="Which weights are trained.")] = Trained.everything,
     windows_per_segment: Annotated[int, typer.Option(help="Windows that one step goes back through.")] = 20,
-    batch_size: Annotated[int, typer.Option(help="Segments in a step, on each device.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Segments in a step, over all processes.")] = 8,
     learning_rate: Annotated[float | None, typer.Option(help="Of the backbone (or its adapters).")] = None,
     carrier_learning_rate: Annotated[float | None, typer.Option(help="Of the carrier.")] = None,
     epochs: Annotated[float, typer.Option(help="Times through the corpus.")] = 2.0,
@@ -100,6 +114,8 @@ def train(
     seed: int = 0,
 ) -> None:
     """Fine-tune a backbone with recurrence. Killed at any moment, the same command goes on from there."""
+    from transformers import set_seed
+
     from . import WindowRecurrenceConfig, add_recurrence
     from .corpora import load_corpus
     from .pretrained import load_backbone
@@ -127,6 +143,7 @@ def train(
         jobs[out / "constant"] = config.with_carrier("constant")
     for folder, settings in jobs.items():
         model, tokenizer = load_backbone(backbone)
+        set_seed(seed)  # a carrier starts from random numbers
         result = run(
             add_recurrence(model, settings),
             tokenize(texts.train, tokenizer),
@@ -155,7 +172,7 @@ def evaluate(
     corpus: CorpusName = "shakespeare",
     overlap: Annotated[list[int] | None, typer.Option(help="One or more, as --overlap 0 5 10.")] = None,
     window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    split: Annotated[Split, typer.Option(help="Which part of the corpus.")] = Split.test,
     max_tokens: Annotated[int | None, typer.Option(help="Of each document, only the first so many.")] = None,
     batch_size: int = 8,
     out: Out = Path("runs/evaluate"),
@@ -167,7 +184,8 @@ def evaluate(
 
     loaded, tokenizer = load_model(model, window)
     texts = load_corpus(corpus)
-    documents = tokenize(getattr(texts, split), tokenizer, max_tokens)
+    limit = max_tokens or (texts.validation_tokens if split is Split.validation else None)
+    documents = tokenize(getattr(texts, split.value), tokenizer, limit)
     control = Path(model) / "constant"
     constant = load_model(str(control))[0] if (control / "config.json").is_file() else None
     run(loaded, documents, tokenizer=tokenizer, overlaps=overlap, constant=constant, batch_size=batch_size, out=out)
@@ -198,7 +216,7 @@ def generate(
     options: dict[str, Any] = {"do_sample": sample}
     if sample:
         options |= {"temperature": temperature, "top_p": top_p}
-    ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
+    ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids.to(loaded.device)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     loaded.generate(ids, max_new_tokens=tokens, streamer=TextStreamer(tokenizer), pad_token_id=pad, **options)
 
@@ -231,14 +249,16 @@ def embed(
     if not isinstance(loaded, WindowRecurrentModel):
         longest = min(tokenizer.model_max_length, loaded.config.max_position_embeddings, 512)
         loaded = add_recurrence(loaded, carrier="none", window=window or longest, overlap=overlap)
-    reader: Any = loaded.eval()
+    reader: Any = on_device(loaded.eval())
     vectors: dict[str, Any] = {}
     import torch
 
     with torch.no_grad():
         for file in track(files, "documents", console=console):
             for document in load_documents(file):
-                ids = tokenizer(document.text, return_tensors="pt").input_ids
+                if f"{document.name}.document" in vectors:
+                    raise ValueError(f"two documents are called {document.name!r}: embed them into different files")
+                ids = tokenizer(document.text, return_tensors="pt").input_ids.to(reader.device)
                 result = reader.embed(ids)
                 vectors[f"{document.name}.document"] = result.documents[0].contiguous()
                 if tokens:
@@ -264,7 +284,7 @@ def inspect(
     console.print(table)
     if text is not None:
         ids = tokenizer(text.read_text(encoding="utf-8"), return_tensors="pt", add_special_tokens=False).input_ids
-        shares = memory_attention(loaded, ids)
+        shares = memory_attention(loaded, ids.to(loaded.device))
         listed = ", ".join(f"{layer}: {100 * share:.0f} %" for layer, share in shares.items())
         console.print(f"attention that goes to the memory in the second window, by layer: {listed or 'none'}")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, set_seed
 
 from . import WindowRecurrenceConfig, add_recurrence
 from .corpora import Corpus, Document, load_corpus
@@ -75,7 +75,7 @@ def run(out: Path, *, quick: bool = False) -> None:
 
 
 def say(text: str) -> None:
-    console.print(f"\n{text}\n", highlight=False)
+    console.print(f"\n{text}\n", markup=False, highlight=False)
 
 
 def trained(
@@ -84,6 +84,7 @@ def trained(
     """One of the three models, trained; a run that was cut short goes on, one that has ended is only loaded."""
     say(f"Training {'plain windows' if name == 'none' else name}")
     backbone, _ = load_backbone(BACKBONE)
+    set_seed(recipe.seed)
     model = add_recurrence(backbone, CONFIG if name == CONFIG.carrier else CONFIG.with_carrier(name))
     validation = stretches(corpus.validation, tokenizer, 256)
     train(model, tokenize(corpus.train, tokenizer), validation, tokenizer, out / name, recipe)
@@ -93,11 +94,11 @@ def trained(
 def stretches(
     plays: Sequence[Document], tokenizer: PreTrainedTokenizerBase, tokens: int
 ) -> list[TokenizedDocument]:
-    """A few stretches of each play, as documents: enough others to swap memories with."""
+    """A few stretches of each play, as documents; neighbours, which swap memories, are of different plays."""
     cut = [
         Document(f"{play.name} from {place:.0%}", play.text[play.text.index("\n", int(place * len(play.text))) :])
-        for play in plays
         for place in STRETCHES
+        for play in plays
     ]
     return tokenize(cut, tokenizer, tokens)
 
@@ -126,7 +127,7 @@ def verdict(rows: Sequence[Row]) -> str:
 @torch.no_grad()
 def show_sample(model: Any, document: TokenizedDocument, tokenizer: PreTrainedTokenizerBase) -> None:
     """A continuation that goes over several windows, from a context of several windows."""
-    context = document.ids[None, : 4 * CONFIG.window].long()
+    context = document.ids[None, : 4 * CONFIG.window].long().to(model.device)
     torch.manual_seed(0)
     written = model.generate(
         context, max_new_tokens=2 * CONFIG.window, do_sample=True, temperature=0.7, top_p=0.9, pad_token_id=0

@@ -44,7 +44,8 @@ def _state_numbers(model: Any) -> int:
 
 @torch.no_grad()
 def memory_attention(model: Any, input_ids: Tensor) -> dict[int, float]:
-    """By layer, the share of attention that tokens of the second window give to the inserted vectors.
+    """By layer, the share of attention that tokens of the second window give to what is inserted of the window
+    before; the document's first token, where models park their attention, is not counted.
 
     Measured with eager attention, the only one that shows its weights.
     """
@@ -60,14 +61,16 @@ def memory_attention(model: Any, input_ids: Tensor) -> dict[int, float]:
     try:
         reader = model.reader
         state = model(input_ids[:, : config.window], use_cache=False).state
-        second = input_ids[:, config.window : 2 * config.window - config.overlap]
+        stride = config.window - config.overlap
+        second = input_ids[:, stride : stride + config.window]
         insertion = reader._insertion(state.memory, state.has_memory, state.open)
         insertion.weights = {}
         with inserting(base, reader.layers, insertion):
             base(input_ids=second)
         for layer, weights in insertion.weights.items():
             if layer in insertion.inserted:
-                shares[layer] = weights[..., : insertion.count].sum(-1).mean().item()
+                first = int(model.carrier.space == "attention")
+                shares[layer] = weights[..., first : insertion.count].sum(-1).mean().item()
     finally:
         base.config._attn_implementation = implementation
     return shares

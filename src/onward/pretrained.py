@@ -55,7 +55,9 @@ def load_backbone(
     if name in PACKAGED:
         if PACKAGED[name].is_encoder and auto_class is AutoModelForCausalLM:
             raise ValueError(f"{name!r} is an encoder and predicts no next token: pass auto_class=AutoModel")
-        return _load_folder(_packaged_folder(name), auto_class, options)
+        model, tokenizer = _load_folder(_packaged_folder(name), auto_class, options)
+        model.config._name_or_path = name  # what other machines can load it by
+        return model, tokenizer
     path = Path(name).expanduser()
     if path.is_dir():
         return _load_folder(path, auto_class, options)
@@ -64,6 +66,11 @@ def load_backbone(
     if hub_is_reachable():
         return _load(name, auto_class, options)
     return _load_folder(_folder_in_hub_cache(name), auto_class, options)
+
+
+def source_of(name: str) -> str:
+    """What `from_pretrained` takes for a backbone's name: the folder of a packaged one, or the name itself."""
+    return str(_packaged_folder(name)) if name in PACKAGED else name
 
 
 def hub_is_reachable(timeout: float = PROBE_SECONDS) -> bool:

@@ -68,6 +68,7 @@ class WindowState:
     open: OpenWindow
     prefix: Tensor | None = None  # [B, P], aligned at the right: what every window of the row begins with
     prefix_fill: tuple[int, ...] = ()
+    pooled: Tensor | None = None  # [B, k]: the largest of the windows' first vectors, for classification
 
     @property
     def batch_size(self) -> int:
@@ -81,6 +82,7 @@ class WindowState:
             self,
             memory=map_tensors(fn, self.memory),
             prefix=map_tensors(fn, self.prefix),
+            pooled=map_tensors(fn, self.pooled),
             open=opened,
         )
 
@@ -123,8 +125,12 @@ class WindowState:
         def keep(values: tuple, empty: Any) -> tuple:
             return tuple(empty if mark else value for value, mark in zip(values, marks, strict=True))
 
+        pooled = self.pooled
+        if pooled is not None:
+            pooled = pooled.masked_fill(torch.tensor(marks, device=pooled.device)[:, None], -torch.inf)
         return replace(
             self,
+            pooled=pooled,
             has_memory=keep(self.has_memory, False),
             prefix_fill=keep(self.prefix_fill, 0) if self.prefix_fill else (),
             open=replace(self.open, fill=keep(self.open.fill, 0), cached=keep(self.open.cached, 0)).trimmed(),
@@ -150,8 +156,7 @@ class WindowState:
     def save(self, path: str | Path) -> None:
         """Writes the state to a .safetensors file."""
         tensors = {f"memory.{i}": t for i, t in enumerate(self.memory)} | {"open.ids": self.open.ids}
-        if self.prefix is not None:
-            tensors["prefix"] = self.prefix
+        tensors |= {name: t for name in ("prefix", "pooled") if (t := getattr(self, name)) is not None}
         if self.open.cache is not None:
             for i, (key, value) in enumerate(self.open.cache):
                 tensors |= {f"open.cache.{i}.key": key, f"open.cache.{i}.value": value}
@@ -196,6 +201,7 @@ class WindowState:
             memory=numbered("memory."),
             has_memory=tuple(facts["has_memory"]),
             prefix=tensors.get("prefix"),
+            pooled=tensors.get("pooled"),
             prefix_fill=tuple(facts["prefix_fill"]),
             open=OpenWindow(
                 ids=tensors["open.ids"],

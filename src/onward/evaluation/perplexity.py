@@ -361,6 +361,7 @@ def _read_batch(
             for tally in scored:
                 progress(tally.add(step, logits, pieces))
                 tally.seconds += time.perf_counter() - started
+            del logits  # two readings' would weigh twice
             if memory == "true":
                 state = after
         assert state is not None

@@ -44,6 +44,7 @@ class Row:
     measures: Measures | None = None
     cost: Cost | None = None
     context_recovered: float | None = None
+    by_content: float | None = None  # the share of it that is lost with another document's memory
     gain: Difference | None = None  # over plain windows of the same overlap
     notes: tuple[str, ...] = ()
 
@@ -111,8 +112,8 @@ def _gain(row: Row) -> str:
     return f"{row.gain.mean:+.3f}" + ("" if error is None else f" ± {error:.3f}")
 
 
-def _recovered(row: Row) -> str:
-    return "" if row.context_recovered is None else f"{row.context_recovered:.0%}"
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
@@ -123,7 +124,8 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "token perplexity": _of_measures(lambda m: m.token_perplexity, ".3f"),
     "bits/byte": _of_measures(lambda m: m.bits_per_byte, ".4f"),
     "gain over plain, nats/token": _gain,
-    "context recovered": _recovered,
+    "context recovered": lambda row: _percent(row.context_recovered),
+    "of it by content": lambda row: _percent(row.by_content),
     "FLOPs/token, formula": _of_cost(lambda c: c.formula, ".2e"),
     "FLOPs/token, counted": _of_cost(lambda c: c.counted, ".2e"),
     "parameters added": _of_cost(lambda c: c.parameters_added, ","),
@@ -137,8 +139,9 @@ SHORT = {
     "model": "model",
     "overlap": "overlap",
     "word perplexity": "word\nperplexity",
-    "gain over plain, nats/token": "gain over plain\nnats/token",
+    "gain over plain, nats/token": "gain, nats\nper token",
     "context recovered": "context\nrecovered",
+    "of it by content": "by\ncontent",
     "FLOPs/token, counted": "FLOPs\n/token",
     "tokens/s": "tokens\n/s",
 }

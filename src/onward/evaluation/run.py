@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +205,11 @@ def _rows_of_overlap(
             rows.append(row("recurrent", job.measure("recurrent", model), spent, notes))
             rows.append(Row("swapped", window, overlap, notes=(f"not measured: {reason}",)))
         else:
-            rows.append(row("recurrent", measured["true"], spent, notes))
-            rows.append(row("swapped", measured["swapped"], spent, notes))
+            true = row("recurrent", measured["true"], spent, notes)
+            swapped = row("swapped", measured["swapped"], spent, notes)
+            if true.context_recovered is not None and swapped.context_recovered is not None:
+                true = replace(true, by_content=true.context_recovered - swapped.context_recovered)
+            rows += [true, swapped]
     return rows
 
 

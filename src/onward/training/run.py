@@ -246,6 +246,8 @@ def _arguments(
         log_level_replica="passive",
         report_to=report_to,
     )
+    # Several GPUs without a launcher would be threads that share one model, and a state cannot be gathered from them.
+    arguments._n_gpu = min(1, arguments.n_gpu)
     # How many processes there are is known only now.
     at_once, accumulated = recipe.split_batch(arguments.world_size)
     arguments.per_device_train_batch_size = arguments.per_device_eval_batch_size = at_once

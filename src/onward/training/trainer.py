@@ -227,7 +227,7 @@ def document_losses(model: WindowRecurrentForCausalLM, batch: Mapping[str, Tenso
         columns = slice(window.scored, window.stop)
         mask, labels = (batch[name][rows, columns] for name in ("attention_mask", "shift_labels"))
         output = model(batch["input_ids"][rows, columns], mask, state=state, use_cache=False)
-        state = output.state.to(model.dtype)  # under autocast memories come out in bfloat16
+        state = output.state
         losses = nn.functional.cross_entropy(
             output.logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
         )

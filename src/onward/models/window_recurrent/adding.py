@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from .configuration_window_recurrent import WindowRecurrenceConfig
+from .insertion import first_position
 from .language_models import WindowRecurrentForCausalLM, WindowRecurrentForMaskedLM
 from .modeling_window_recurrent import (
     WindowRecurrentForQuestionAnswering,
@@ -18,7 +19,6 @@ from .modeling_window_recurrent import (
     WindowRecurrentModel,
 )
 from .probe import probe
-from .reading import first_position
 
 MODELS: dict[str, type[WindowRecurrentModel]] = {
     model.head: model

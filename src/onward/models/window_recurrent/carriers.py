@@ -225,13 +225,11 @@ class Pooled(Carrier):
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         if self.residual:
             # Every layer is pooled by itself; what is mixed later are L pooled vectors, not L times t.
-            stacked = torch.stack(tuple(hidden), dim=1)  # [B, L, t, k]
-            batch, layers = stacked.shape[:2]
-            inner = keep & (index > 0)
-            pooled = self.pooling.summarise(stacked.flatten(0, 1), inner.repeat_interleave(layers, 0))
-            at_first = (keep & (index == 0)).to(stacked.dtype)
-            first = torch.einsum("bltk,bt->blk", stacked, at_first)[:, [layer - 1 for layer in self.layers]]
-            return first, *(part.view(batch, layers, *part.shape[1:]) for part in pooled)
+            pooled = [self.pooling.summarise(h, keep & (index > 0)) for h in hidden]
+            # The window's first token, if it is among these, is the first of them.
+            at_first = (keep & (index == 0))[:, :1, None]
+            first = torch.stack([hidden[layer - 1][:, 0] for layer in self.layers], dim=1).where(at_first, 0)
+            return first, *(torch.stack(part, dim=1) for part in zip(*pooled, strict=True))
         outputs = hidden[1:]  # of layers 1 to L, not the embeddings
         if self.pooled_layers == "last":
             mixed = outputs[-1]

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreT
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
+T = TypeVar("T")
 SUPPORTED = ("sdpa", "eager")  # the attention implementations that the seam can stand in for
 
 
@@ -46,7 +48,7 @@ class Insertion:
     weights: dict[int, Tensor] | None = None  # by layer, attention weights [B, H, t, V + t], when asked for
     attended: set[int] = field(default_factory=set)  # layers whose attention went through the seam
     layer: int = 0  # the layer that runs now, counted from 1
-    rotations: list[tuple[nn.Module, Any, Any]] = field(default_factory=list)
+    rotations: list[tuple[nn.Module, Any, Any, list]] = field(default_factory=list)  # made for tokens, for vectors
     masks: dict[Any, tuple[Any, Tensor | None]] = field(default_factory=dict)
 
     @property
@@ -71,6 +73,20 @@ def backbone_layers(base: nn.Module, count: int) -> nn.ModuleList:
     raise ValueError(f"{type(base).__name__} keeps no list of {count} layers: its family is not supported")
 
 
+def _remembered(look: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Looks through a module once: what is asked for at every token must not search a backbone each time."""
+    found: WeakKeyDictionary[nn.Module, T] = WeakKeyDictionary()
+
+    @wraps(look)
+    def remembered(module: nn.Module) -> T:
+        if module not in found:
+            found[module] = look(module)
+        return found[module]
+
+    return remembered
+
+
+@_remembered
 def attention_of(layer: nn.Module) -> nn.Module:
     """The part of a layer that makes keys and values: the innermost module called attention."""
     named = [m for m in layer.modules() if "Attention" in type(m).__name__]
@@ -90,7 +106,7 @@ def inserting(base: PreTrainedModel, layers: nn.ModuleList, insertion: Insertion
     hooks += [site.register_forward_pre_hook(_before_site, with_kwargs=True) for site in sites]
     if insertion.space == "layer":
         hooks.append(layers[-1].register_forward_hook(_after_last_layer))
-    if insertion.vectors:
+    if insertion.vectors and not insertion.inserted:
         hooks += [m.register_forward_hook(_after_rotary, with_kwargs=True) for m in _rotary_modules(base)]
     token = _insertion.set(insertion)
     config._attn_implementation = f"onward_{implementation}"
@@ -103,6 +119,7 @@ def inserting(base: PreTrainedModel, layers: nn.ModuleList, insertion: Insertion
             hook.remove()
 
 
+@_remembered
 def _rotary_modules(base: nn.Module) -> list[nn.Module]:
     return [m for m in base.modules() if type(m).__name__.endswith("RotaryEmbedding")]
 
@@ -131,16 +148,28 @@ def _after_last_layer(layer: nn.Module, args: tuple, output: Any) -> None:
 def _after_rotary(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
     insertion = _insertion.get()
     if insertion is not None:
-        insertion.rotations.append((module, _signature(type(module)).bind(module, *args, **kwargs), output))
+        call = _signature(type(module)).bind(module, *args, **kwargs)
+        insertion.rotations.append((module, call, output, []))
 
 
 @cache
-def _signature_of(forward: Any) -> inspect.Signature:
+def signature_of(forward: Any) -> inspect.Signature:
     return inspect.signature(forward)
 
 
 def _signature(cls: type[nn.Module]) -> inspect.Signature:
-    return _signature_of(cls.forward)
+    return signature_of(cls.forward)
+
+
+@_remembered
+def first_position(base: PreTrainedModel) -> int:
+    """The number of the first position: RoBERTa's kind counts them from behind the padding's."""
+    longest = getattr(base.config.get_text_config(), "max_position_embeddings", None)
+    for module in base.modules():
+        if isinstance(module, nn.Embedding) and module is not base.get_input_embeddings():  # noqa: SIM102
+            if module.num_embeddings == longest and module.padding_idx is not None:
+                return module.padding_idx + 1
+    return 0
 
 
 def _keys_and_values(
@@ -176,10 +205,12 @@ def _keys_and_values(
 
 def _rotate(rotation: Any, positions: Tensor, insertion: Insertion) -> Any:
     """The rotary embedding of other positions, by asking the module that made `rotation` again."""
-    for module, call, output in insertion.rotations:
+    for module, call, output, moved in insertion.rotations:
         if output[0] is rotation[0]:
-            call.arguments["position_ids"] = positions
-            return module.forward(*call.args[1:], **call.kwargs)
+            if not moved:
+                call.arguments["position_ids"] = positions
+                moved.append(module.forward(*call.args[1:], **call.kwargs))
+            return moved[0]
     raise RuntimeError("the backbone's rotary embedding comes from no module known to the seam")
 
 

@@ -19,6 +19,8 @@ from .reading import Output, Round, pack, real_columns
 class _LanguageModel(WindowRecurrentModel):
     """Language models: the loss is computed window by window, so that no one holds logits of the whole length."""
 
+    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
+
     def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
         def finish(hidden: Tensor, current: Round) -> Output:
             logits = self._head_logits(hidden, current.ids & ID_MASK)
@@ -55,9 +57,7 @@ class _LanguageModel(WindowRecurrentModel):
             finish = self._finish_with_loss(packed, count, keep_logits)
         read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
         logits, loss = read.get("logits"), read.get("loss")
-        if loss is not None and self.training:
-            # Text of one window never meets the carrier, but distributed training waits for every gradient.
-            loss = loss + sum(0.0 * p.sum() for p in self.carrier.parameters() if p.requires_grad)
+        loss = self._with_every_parameter(loss)
         if targets is None:
             hidden = read["last_hidden_state"][:, -logits_to_keep:]
             logits = self._head_logits(hidden, input_ids[:, -logits_to_keep:])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -22,7 +22,7 @@ from transformers.modeling_outputs import ModelOutput
 from ...state import WindowState
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
-from .insertion import SUPPORTED, backbone_layers
+from .insertion import SUPPORTED, backbone_layers, signature_of
 from .outputs import Embeddings, RecurrentOutput
 from .reading import Output, Reader, Round
 from .saving import SavesWhatWasAdded
@@ -72,7 +72,6 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     base_model_prefix = "backbone"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    accepts_loss_kwargs = True
     _supports_sdpa = True
     auto_class: ClassVar[Any] = AutoModel
     head: ClassVar[str] = "model"
@@ -152,7 +151,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             causal=bool(config.causal),
             pool_all=config.pooled_positions == "all",
             truncate_after=config.truncate_after,
-            takes_positions="position_ids" in inspect.signature(type(base).forward).parameters,
+            takes_positions="position_ids" in signature_of(type(base).forward).parameters,
             name=self.state_name,
         )
 
@@ -257,21 +256,26 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     def _pools_first_tokens(self) -> bool:
         return False
 
-    def _base_output(self, read: Output) -> BaseOutput:
+    def _base_output(self, read: Output, state: WindowState) -> tuple[BaseOutput, WindowState]:
         """The backbone's own kind of output for the whole length."""
         hidden = read["last_hidden_state"]
         summary: Any = hidden
         if "window_first" in read:
             # Every window begins with the first token: its vectors are pooled over windows, as in the paper.
             unread = ~read["window_read"][..., None]  # [B, rounds, 1]
-            first = read["window_first"].masked_fill(unread, -torch.inf).amax(1).masked_fill(unread.all(1), 0)
+            first = read["window_first"].masked_fill(unread, -torch.inf).amax(1)
+            if state.pooled is not None:
+                first = torch.maximum(first, state.pooled)
+            state = replace(state, pooled=first)
+            first = first.masked_fill(first == -torch.inf, 0)  # rows that have read nothing yet
             summary = torch.cat([first[:, None], hidden[:, 1:]], dim=1)
         pooler = getattr(self.backbone.base_model, "pooler", None)
-        return BaseOutput(
+        output = BaseOutput(
             last_hidden_state=summary,
             pooler_output=pooler(summary) if pooler is not None else None,
             hidden_states=collected_layers(read),
         )
+        return output, state
 
     def forward(
         self,
@@ -305,11 +309,11 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             token_type_ids=token_type_ids,
             state=state,
             starts_document=starts_document,
-            prefix_length=self._default_prefix(prefix_length, state),
+            prefix_length=self._default_prefix(prefix_length),
             use_cache=use_cache,
             output_hidden_states=bool(output_hidden_states),
         )
-        whole = self._base_output(read)
+        whole, state = self._base_output(read, state)
         if self.backbone is self.backbone.base_model:
             if labels is not None:
                 raise ValueError(f"{type(self).__name__} has no head, so that labels mean nothing to it")
@@ -326,14 +330,22 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             output.hidden_states = whole.hidden_states
         return output if return_dict is not False else output.to_tuple()
 
-    def _default_prefix(self, prefix_length: Any, state: WindowState | None) -> Any:
+    def _default_prefix(self, prefix_length: Any) -> Any:
         return prefix_length
+
+    def _with_every_parameter(self, loss: Any) -> Any:
+        """Text of one window never meets the carrier, but distributed training waits for every gradient."""
+        if loss is None or not self.training:
+            return loss
+        return loss + sum(0.0 * p.sum() for p in self.carrier.parameters() if p.requires_grad)
 
     def _apply_head(self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
         with answering(self.backbone.base_model, whole):
             head = self.backbone(input_ids=ids, return_dict=True, **given)
         names = ("loss", "logits", "start_logits", "end_logits")
-        return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
+        output = RecurrentOutput(**{name: getattr(head, name, None) for name in names})
+        output.loss = self._with_every_parameter(output.loss)
+        return output
 
     def _plain(self, input_ids: Any, attention_mask: Any, labels: Any, given: dict, kwargs: dict) -> Any:
         """A call that goes straight to the backbone."""
@@ -409,7 +421,7 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
     def _pools_first_tokens(self) -> bool:
         return not self.config.causal
 
-    def _default_prefix(self, prefix_length: Any, state: WindowState | None) -> Any:
+    def _default_prefix(self, prefix_length: Any) -> Any:
         return 1 if prefix_length is None and self._pools_first_tokens else prefix_length
 
     def _apply_head(

@@ -55,8 +55,7 @@ def probe(model: PreTrainedModel, wanted: tuple[int, ...], space: str = "layer")
     training = model.training
     model.eval()
     try:
-        with torch.random.fork_rng(devices=[]):
-            return _run(model, base, layers, wanted, space)
+        return _run(model, base, layers, wanted, space)
     finally:
         model.train(training)
 
@@ -78,9 +77,9 @@ def _run(
 
     try:
         plain, seen = run(tokens, {})
-        torch.manual_seed(0)
         scale = seen.hidden[0].float().std().clamp(min=1e-3)
-        vector = torch.randn(1, 1, config.hidden_size, device=base.device).to(plain.dtype) * scale
+        chance = torch.Generator().manual_seed(0)  # its own: the user's random numbers stay as they are
+        vector = torch.randn(1, 1, config.hidden_size, generator=chance).to(base.device, plain.dtype) * scale
         missing = [layer for layer in wanted if layer not in seen.attended]
         if missing:
             raise _refuse(model, f"its attention at layer {missing[0]} does not go through the seam")

@@ -22,17 +22,15 @@ from transformers.cache_utils import DynamicLayer
 from ... import windows
 from ...state import OpenWindow, WindowState, where_rows
 from .carriers import Carrier, Tensors
-from .insertion import Insertion, inserting
+from .insertion import Insertion, first_position, inserting
 
 
 @dataclass(frozen=True)
 class Tape:
-    """A row's known tokens followed by its new ones, without gaps: row r holds columns [begin[r], end[r])."""
+    """Every row's known tokens, aligned at the right, followed by its new ones, aligned at the left: no gaps."""
 
     ids: Tensor  # [B, C + N']
-    begin: list[int]
     middle: int  # where the new tokens begin, in every row
-    end: list[int]
 
 
 @dataclass(frozen=True)
@@ -91,16 +89,6 @@ def align_right(ids: Tensor, fill: Sequence[int]) -> Tensor:
         return ids[:, :width]
     place = torch.arange(width, device=ids.device)[None] - (width - torch.tensor(fill, device=ids.device))[:, None]
     return ids.gather(1, place.clamp(min=0))
-
-
-def first_position(base: PreTrainedModel) -> int:
-    """The number of the first position: RoBERTa's kind counts them from behind the padding's."""
-    longest = getattr(base.config.get_text_config(), "max_position_embeddings", None)
-    for module in base.modules():
-        if isinstance(module, nn.Embedding) and module is not base.get_input_embeddings():  # noqa: SIM102
-            if module.num_embeddings == longest and module.padding_idx is not None:
-                return module.padding_idx + 1
-    return 0
 
 
 def _cache(held: Held | None) -> DynamicCache:
@@ -204,7 +192,7 @@ class Reader:
 
         collected: list[Output] = []
         places: list[Round] = []
-        tape = self._tape(state, packed, lengths)
+        tape = self._tape(state, packed)
         cursor = [tape.middle] * len(lengths)
         rounds = max(map(len, plans), default=0)
         for number in range(rounds):
@@ -268,15 +256,9 @@ class Reader:
             leave_open=self.causal,
         )
 
-    def _tape(self, state: WindowState, packed: Tensor, lengths: list[int]) -> Tape:
+    def _tape(self, state: WindowState, packed: Tensor) -> Tape:
         middle = state.open.ids.shape[1]
-        ids = torch.cat([state.open.ids, packed], dim=1) if middle else packed
-        return Tape(
-            ids=ids,
-            begin=[middle - fill for fill in state.open.fill],
-            middle=middle,
-            end=[middle + length for length in lengths],
-        )
+        return Tape(torch.cat([state.open.ids, packed], dim=1) if middle else packed, middle)
 
     def _round(self, state: WindowState, tape: Tape, cursor: list[int], reads: list[windows.Read]) -> Round:
         device = tape.ids.device
@@ -337,12 +319,14 @@ class Reader:
             keep = current.keep & (current.index < self.pooled)
             summary = self.carrier.summarise(insertion.hidden, keep, current.index.expand_as(keep))
             if opened.summary is not None:
-                goes_on = torch.tensor([c > 0 for c in opened.cached], device=keep.device)
-                summary = where_rows(goes_on, self.carrier.merge(opened.summary, summary), summary)
-            has = torch.tensor(state.has_memory, device=keep.device)
-            carried = self.carrier.carry(summary, memory, has)
-            # Under autocast it may have come out in half precision; a state keeps the model's.
-            carried = tuple(new.to(old.dtype) for new, old in zip(carried, memory, strict=True))
+                merged = self.carrier.merge(opened.summary, summary)
+                goes_on = [c > 0 for c in opened.cached]
+                summary = merged if all(goes_on) else where_rows(self._rows(goes_on), merged, summary)
+            carried = memory
+            if any(read.closes for read in current.reads):
+                carried = self.carrier.carry(summary, memory, self._rows(state.has_memory))
+                # Under autocast it may have come out in half precision; a state keeps the model's.
+                carried = tuple(new.to(old.dtype) for new, old in zip(carried, memory, strict=True))
             return output, summary, carried, insertion.inserted
 
         if checkpointing and torch.is_grad_enabled():
@@ -355,19 +339,22 @@ class Reader:
         space = self.carrier.space
         if not any(has_memory):
             return Insertion(space=space)
-        vectors = {n: v.expand(len(has_memory), -1, -1) for n, v in self.carrier.vectors(memory).items()}
-        if not vectors:
+        # Inside a window the memory's keys and values are at hand, unless some row has just begun another one.
+        inserted = dict(opened.inserted) if opened.inserted and all(opened.cached) else {}
+        vectors = {} if inserted else self.carrier.vectors(memory)
+        if not vectors and not inserted:
             return Insertion(space=space)
+        vectors = {layer: v.expand(len(has_memory), -1, -1) for layer, v in vectors.items()}
         visible = self.carrier.visible(memory)
         if not all(has_memory):
-            device = next(iter(vectors.values())).device
-            rows = torch.tensor(has_memory, device=device)[:, None].expand(-1, self.carrier.count)
+            rows = self._rows(has_memory)[:, None].expand(-1, self.carrier.count)
             visible = rows if visible is None else visible & rows
         elif visible is not None and bool(visible.all()):
             visible = None
-        # Inside a window the memory's keys and values are at hand, unless some row has just begun another one.
-        inserted = dict(opened.inserted) if opened.inserted and all(opened.cached) else {}
         return Insertion(vectors, self.carrier.positions(), visible, space, inserted)
+
+    def _rows(self, marks: Sequence[bool]) -> Tensor:
+        return torch.tensor(list(marks), device=self.base.device)
 
     def _mask_and_positions(self, opened: OpenWindow, current: Round) -> dict[str, Tensor]:
         keep = current.keep
@@ -396,7 +383,7 @@ class Reader:
         elif not any(closes):
             carried = state.memory
         else:
-            carried = where_rows(torch.tensor(closes, device=current.ids.device), memory, state.memory)
+            carried = where_rows(self._rows(closes), memory, state.memory)
         ids, fill = self._open_tokens(state, current)
         has_memory = tuple(a or b for a, b in zip(state.has_memory, closes, strict=True))
         state = replace(state, memory=carried, has_memory=has_memory)
@@ -487,13 +474,15 @@ class Reader:
                 result[name] = torch.stack([o[name] for o in collected], dim=1)
             else:
                 tokens.append(name)
+        if not tokens:
+            return result
         simple = columns is None and not revise and not any(current.ragged for current in rounds)
         if simple:
             for name in tokens:
                 parts = [o[name][:, c.reads[0].again :] for o, c in zip(collected, rounds, strict=True)]
                 result[name] = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
             return result
-        index = [[-1] * columns_given for _ in tape.end]
+        index = [[-1] * columns_given for _ in tape.ids]
         base = 0
         for current in rounds:
             for row, read in enumerate(current.reads):

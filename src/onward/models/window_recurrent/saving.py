@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
+
+from ...pretrained import source_of
 
 ADDED = "recurrence.safetensors"
 
@@ -18,6 +21,7 @@ class SavesWhatWasAdded(PreTrainedModel):
     """The base of every window-recurrent model: how it is saved and loaded."""
 
     config: Any
+    backbone: PreTrainedModel
     carrier: nn.Module
     generation_config: GenerationConfig
     auto_class: ClassVar[Any]
@@ -52,7 +56,7 @@ class SavesWhatWasAdded(PreTrainedModel):
             )
         directory.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.contiguous() for name, tensor in self.carrier.state_dict().items()}
-        save_file(state, directory / ADDED, metadata={"format": "pt"})
+        save_file(state, directory / ADDED, metadata={"format": "pt", "backbone": fingerprint(self.backbone)})
         config.added_only, config.architectures = True, [type(self).__name__]
         try:
             config.save_pretrained(directory)
@@ -99,7 +103,14 @@ class SavesWhatWasAdded(PreTrainedModel):
             state = load_file(path)
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
-        backbone = cls.auto_class.from_pretrained(config.backbone_name, **kwargs)
+        backbone = cls.auto_class.from_pretrained(source_of(config.backbone_name), **kwargs)
+        with safe_open(path, "pt") as file:
+            saved_with = (file.metadata() or {}).get("backbone")
+        if saved_with != fingerprint(backbone):
+            raise ValueError(
+                f"{path} was made with other weights than {config.backbone_name} has: its backbone was trained, or has "
+                "changed since; save the whole model, without added_only"
+            )
         config.backbone, config.added_only = backbone.config, False
         model = cls(config, backbone)  # type: ignore[call-arg]
         if model.can_generate():
@@ -110,6 +121,15 @@ class SavesWhatWasAdded(PreTrainedModel):
         like = next(backbone.parameters())
         model.carrier.to(like.device, like.dtype)
         return model.eval()
+
+
+def fingerprint(backbone: nn.Module) -> str:
+    """Tells backbones apart by a few of each parameter's values, in single precision whatever they are kept in."""
+    digest = hashlib.sha256()
+    for name, parameter in backbone.named_parameters():
+        values = parameter.detach().flatten()[:8].float().cpu()
+        digest.update(f"{name} {tuple(parameter.shape)} {[f'{v:.3g}' for v in values.tolist()]}".encode())
+    return digest.hexdigest()
 
 
 def _refuse_foreign(name: Any, config_class: Any) -> None:
