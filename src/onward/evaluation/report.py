@@ -137,10 +137,10 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 # What goes onto a terminal of 80 columns, and what it is called there.
 SHORT = {
     "model": "model",
-    "overlap": "overlap",
-    "word perplexity": "word\nperplexity",
+    "overlap": "over-\nlap",
+    "word perplexity": "word\nperpl.",
     "gain over plain, nats/token": "gain, nats\nper token",
-    "context recovered": "context\nrecovered",
+    "context recovered": "context\nwon",
     "of it by content": "by\ncontent",
     "FLOPs/token, counted": "FLOPs\n/token",
     "tokens/s": "tokens\n/s",
