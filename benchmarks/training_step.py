@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from common import gpt2_small, medians, verdict
 
-WINDOW, WINDOWS, BATCH, ROUNDS = 128, 8, 1, 3
+WINDOW, WINDOWS, BATCH, ROUNDS = 300, 4, 1, 3
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ def blocks(language: str) -> list[str]:
 
 def test_python_in_the_readme_runs(tmp_path, monkeypatch):
     save_small_gpt2(tmp_path / "gpt2")
-    save_small_bert(tmp_path / "bert")
+    save_small_bert(tmp_path / "google-bert" / "bert-base-uncased")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     for block in blocks("python"):

@@ -200,7 +200,7 @@ def write(rows: Sequence[Row], folder: str | Path, **facts: Any) -> None:
 def circumstances() -> dict[str, Any]:
     """How to run this again, and on what it ran."""
     return {
-        "command": shlex.join(sys.argv),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "seed": torch.initial_seed(),
         "versions": {name: _version(name) for name in ("onward", "torch", "transformers", "tokenizers")}
         | {"python": platform.python_version()},
