@@ -157,6 +157,16 @@ def test_files_are_made_and_parse(rows):
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_is_lost_by_swapping_is_content(rows):
+    _, found, _ = rows
+    shares = {(row.variant, row.overlap): row.context_recovered for row in found}
+    for row in found:
+        if row.variant == "recurrent" and row.context_recovered is not None:
+            assert row.by_content == pytest.approx(row.context_recovered - shares["swapped", row.overlap])
+        else:
+            assert row.by_content is None
+
+
 def test_markdown_is_a_table_with_notes(rows):
     _, found, folder = rows
     text = (folder / "table.md").read_text()

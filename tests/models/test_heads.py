@@ -245,3 +245,17 @@ def test_every_head_without_recurrence_is_the_backbones(family, head):
     name = {"question-answering": "start_logits", "model": "last_hidden_state"}.get(head, "logits")
     assert torch.equal(plain[name], expected[name])
     assert not torch.allclose(recurrent_output[name], expected[name])
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@torch.no_grad()
+def test_classification_of_a_document_cut_at_a_window_edge(overlap):
+    model = recurrent("bert", "spans", SEQUENCE, overlap=overlap)
+    ids = tokens(2, 17)
+    edge = 5  # the first window; later ones hold the first token again
+    state = model(ids[:, :edge]).state
+    expected = model(ids)
+    assert_same(model(ids[:, edge:], state=state).logits, expected.logits, model)
+    fresh = model(ids[:, edge:], state=state, starts_document=[True, False])
+    assert_same(fresh.logits[:1], model(ids[:1, edge:]).logits, model)
+    assert_same(fresh.logits[1:], expected.logits[1:], model)

@@ -181,6 +181,16 @@ def test_only_what_was_added_can_be_saved(family, head, tmp_path):
     assert_same_model(model, auto.from_pretrained(tmp_path / "whole"))
 
 
+def test_only_what_was_added_is_not_enough_for_a_trained_backbone(tmp_path):
+    backbone("gpt2").save_pretrained(tmp_path / "backbone")
+    model = add_recurrence(AutoModelForCausalLM.from_pretrained(tmp_path / "backbone"), window=5)
+    with torch.no_grad():
+        next(model.backbone.parameters()).mul_(1.1)
+    model.save_pretrained(tmp_path / "added", added_only=True)
+    with pytest.raises(ValueError, match="save the whole model"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "added")
+
+
 def test_a_backbone_without_a_name_must_be_saved_whole(tmp_path):
     with pytest.raises(ValueError, match="save the whole model"):
         recurrent("gpt2").save_pretrained(tmp_path, added_only=True)
