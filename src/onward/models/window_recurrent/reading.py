@@ -9,6 +9,9 @@ Shapes: B rows, N columns of input, C columns of the open window, w columns of a
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -89,6 +92,21 @@ def align_right(ids: Tensor, fill: Sequence[int]) -> Tensor:
         return ids[:, :width]
     place = torch.arange(width, device=ids.device)[None] - (width - torch.tensor(fill, device=ids.device))[:, None]
     return ids.gather(1, place.clamp(min=0))
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libc.so.6") if sys.platform == "linux" else None
+    except OSError:
+        return None
+
+
+def give_memory_back(device: torch.device) -> None:
+    """Lets the C library return freed memory to the system: it keeps it in pieces too small for the next window,
+    and a process would grow with every window although nothing is held."""
+    if device.type == "cpu" and (library := _c_library()) is not None:
+        library.malloc_trim(0)
 
 
 def _cache(held: Held | None) -> DynamicCache:
@@ -313,6 +331,8 @@ class Reader:
             kwargs |= self._mask_and_positions(opened, current)
 
         def window(memory: Tensors) -> tuple[Output, Tensors, Tensors, dict[int, tuple[Tensor, Tensor]]]:
+            if checkpointing:
+                give_memory_back(self.base.device)  # of the window before, in both directions
             insertion = self._insertion(memory, state.has_memory, opened)
             with inserting(self.base, self.layers, insertion):
                 output = run(kwargs, current)
