@@ -23,8 +23,8 @@ def place(tmp_path_factory):
     texts.mkdir()
     for i in range(6):
         (texts / f"{i}.txt").write_text(WORDS * (8 + i), encoding="utf-8")
-    arguments = "--carrier spans --window 24 --vectors 4 --train carrier --windows-per-segment 3 --batch-size 2"
-    train = f"train {folder}/backbone --corpus {texts} --out {folder}/run {arguments} --max-tokens 1000 --with-constant"
+    arguments = "--carrier spans --window 24 --vectors 4 --train lora --lora-rank 2 --windows-per-segment 3 --batch-size 2"
+    train = f"train {folder}/backbone --corpus {texts} --out {folder}/run {arguments} --max-tokens 1000 --with-controls"
     run(train)
     return folder
 
@@ -37,7 +37,18 @@ def run(line: str) -> str:
 
 def test_train_saves_model_and_control(place):
     assert (place / "run" / "model.safetensors").is_file()
-    assert json.loads((place / "run" / "constant" / "config.json").read_text())["carrier"] == "constant"
+    for folder, carrier in (("constant", "constant"), ("plain", "none")):
+        assert json.loads((place / "run" / folder / "config.json").read_text())["carrier"] == carrier
+
+
+def test_a_window_of_its_own_is_not_overruled(place):
+    with pytest.raises(ValueError, match="windows of its own, of 24"):
+        cli.load_model(str(place / "run"), window=32)
+
+
+def test_an_encoder_is_sent_to_embed():
+    with pytest.raises(ValueError, match="onward embed"):
+        cli.load_model("minilm-l6")
 
 
 def test_evaluate_reports_every_control(place):

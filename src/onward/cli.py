@@ -73,12 +73,22 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
     from .models.window_recurrent import WindowRecurrentModel
     from .pretrained import load_backbone
 
+    refuse_encoder(name)
     model, tokenizer = load_backbone(name, head or AutoModelForCausalLM)
     if not isinstance(model, WindowRecurrentModel):
         if window is None:
             raise ValueError(f"{name} has no recurrence: say with --window in which windows to read it")
         model = add_recurrence(model, carrier="none", window=window)
+    elif window is not None and window != model.config.window:
+        raise ValueError(f"{name} has windows of its own, of {model.config.window} tokens: leave --window out")
     return on_device(model.eval()), tokenizer
+
+
+def refuse_encoder(name: str) -> None:
+    from .pretrained import PACKAGED
+
+    if name in PACKAGED and PACKAGED[name].is_encoder:
+        raise ValueError(f"{name} is an encoder, and this verb is for language models: use `onward embed` with it")
 
 
 def on_device(model: Any) -> Any:
@@ -103,12 +113,18 @@ def train(
     batch_size: Annotated[int, typer.Option(help="Segments in a step, over all processes.")] = 8,
     learning_rate: Annotated[float | None, typer.Option(help="Of the backbone (or its adapters).")] = None,
     carrier_learning_rate: Annotated[float | None, typer.Option(help="Of the carrier.")] = None,
+    residual: Annotated[bool, typer.Option(help="Without it `pooled` is the paper's to the letter.")] = True,
+    lora_rank: Annotated[int, typer.Option(help="Of the adapters, with --train lora.")] = 16,
+    schedule: Annotated[str, typer.Option(help="Of the learning rate: constant, linear or cosine.")] = "constant",
+    warmup_steps: Annotated[int, typer.Option(help="At most; never more than half of all steps.")] = 100,
     epochs: Annotated[float, typer.Option(help="Times through the corpus.")] = 2.0,
     max_tokens: Annotated[int | None, typer.Option(help="Stop after so many tokens.")] = None,
     evaluate_every: Annotated[int, typer.Option(help="Tokens between validations.")] = 2_000_000,
+    save_every: Annotated[int | None, typer.Option(help="Tokens between checkpoints; as validations.")] = None,
+    segments_at_once: Annotated[int | None, typer.Option(help="Of a step's segments; fewer need less.")] = None,
     checkpointing: Annotated[bool, typer.Option(help="Keep only the state between windows.")] = True,
-    with_constant: Annotated[
-        bool, typer.Option("--with-constant", help="Also train the control with a learned constant for a memory.")
+    with_controls: Annotated[
+        bool, typer.Option("--with-controls", help="Also train plain windows, and a constant for a memory.")
     ] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to tensorboard.")] = False,
     seed: int = 0,
@@ -124,7 +140,10 @@ def train(
     from .training import train as run
 
     fields: dict[str, Any] = {"carrier": carrier, "window": window, "overlap": overlap, "vectors": vectors}
-    config = WindowRecurrenceConfig(**fields, insert_at=_layers(insert_at))
+    config = WindowRecurrenceConfig(**fields, insert_at=_layers(insert_at), residual=residual)
+    refuse_encoder(backbone)
+    if learning_rate is None and trained is Trained.lora:
+        learning_rate = 5e-4  # adapters start from nothing, and need more than weights
     rates: dict[str, Any] = {"learning_rate": learning_rate, "carrier_learning_rate": carrier_learning_rate}
     recipe = TrainingRecipe(
         **{name: rate for name, rate in rates.items() if rate is not None},
@@ -134,13 +153,20 @@ def train(
         epochs=epochs,
         max_tokens=max_tokens,
         evaluate_every_tokens=evaluate_every,
+        save_every_tokens=save_every,
+        segments_at_once=segments_at_once,
+        lora_rank=lora_rank,
+        schedule=schedule,
+        warmup_steps=warmup_steps,
         gradient_checkpointing=checkpointing,
         seed=seed,
     )
     texts = load_corpus(corpus)
     jobs = {out: config}
-    if with_constant and carrier not in ("constant", "none"):
+    if with_controls and carrier not in ("constant", "none"):
         jobs[out / "constant"] = config.with_carrier("constant")
+        if trained is not Trained.carrier:  # a backbone that was not trained is its own plain control
+            jobs[out / "plain"] = config.with_carrier("none")
     for folder, settings in jobs.items():
         model, tokenizer = load_backbone(backbone)
         set_seed(seed)  # a carrier starts from random numbers
@@ -184,11 +210,24 @@ def evaluate(
 
     loaded, tokenizer = load_model(model, window)
     texts = load_corpus(corpus)
+    if max_tokens is not None and max_tokens < 2:
+        raise ValueError(f"--max-tokens {max_tokens}: at least 2 are needed, one to read and one to predict")
     limit = max_tokens or (texts.validation_tokens if split is Split.validation else None)
     documents = tokenize(getattr(texts, split.value), tokenizer, limit)
-    control = Path(model) / "constant"
-    constant = load_model(str(control))[0] if (control / "config.json").is_file() else None
-    run(loaded, documents, tokenizer=tokenizer, overlaps=overlap, constant=constant, batch_size=batch_size, out=out)
+    controls = {
+        name: load_model(str(Path(model) / name))[0] if (Path(model) / name / "config.json").is_file() else None
+        for name in ("constant", "plain")
+    }
+    run(
+        loaded,
+        documents,
+        tokenizer=tokenizer,
+        overlaps=overlap,
+        constant=controls["constant"],
+        plain_model=controls["plain"],
+        batch_size=batch_size,
+        out=out,
+    )
     console.print(f"table, figures and results.json are in {out}")
 
 
@@ -202,6 +241,7 @@ def generate(
     sample: Annotated[bool, typer.Option(help="Draw tokens at random instead of the likeliest.")] = True,
     temperature: float = 0.8,
     top_p: float = 0.95,
+    endless: Annotated[bool, typer.Option("--endless", help="Do not stop at the model's end of text.")] = False,
     seed: int = 0,
 ) -> None:
     """Write on from a prompt, without end and at constant memory; the text appears as it is made."""
@@ -213,7 +253,9 @@ def generate(
         raise ValueError("there is nothing to go on from: give --prompt TEXT or --prompt-file FILE")
     loaded, tokenizer = load_model(model, window)
     torch.manual_seed(seed)
-    options: dict[str, Any] = {"do_sample": sample}
+    if sample and temperature <= 0:
+        raise ValueError(f"--temperature {temperature} draws nothing: use --no-sample for the likeliest tokens")
+    options: dict[str, Any] = {"do_sample": sample} | ({"eos_token_id": -1} if endless else {})
     if sample:
         options |= {"temperature": temperature, "top_p": top_p}
     ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids.to(loaded.device)
@@ -292,7 +334,7 @@ def inspect(
 @app.command()
 def demo(
     out: Out = Path("runs/demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="A minute instead of twenty: shows the way only.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes, but too little training to show much.")] = False,
 ) -> None:
     """Add recurrence to a real pretrained model, fine-tune it beside its controls, and show the table."""
     from .demo import run

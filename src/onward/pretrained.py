@@ -120,7 +120,7 @@ def _folder_in_hub_cache(name: str) -> Path:
         return Path(huggingface_hub.snapshot_download(name, local_files_only=True))
     except LocalEntryNotFoundError:
         raise HubUnreachable(
-            f"backbone {name!r} is not in the local cache and the Hugging Face Hub cannot be reached: "
+            f"there is no folder {name!r}, it is not in the local cache, and the Hugging Face Hub cannot be reached: "
             f"connect to the network, or use {_what_works()}"
         ) from None
     except huggingface_hub.errors.HFValidationError:

@@ -44,7 +44,7 @@ class Row:
     measures: Measures | None = None
     cost: Cost | None = None
     context_recovered: float | None = None
-    by_content: float | None = None  # the share of it that is lost with another document's memory
+    by_content: float | None = None  # how much of it is lost with another document's memory
     gain: Difference | None = None  # over plain windows of the same overlap
     notes: tuple[str, ...] = ()
 
@@ -125,7 +125,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "bits/byte": _of_measures(lambda m: m.bits_per_byte, ".4f"),
     "gain over plain, nats/token": _gain,
     "context recovered": lambda row: _percent(row.context_recovered),
-    "of it by content": lambda row: _percent(row.by_content),
+    "lost when swapped": lambda row: _percent(row.by_content),
     "FLOPs/token, formula": _of_cost(lambda c: c.formula, ".2e"),
     "FLOPs/token, counted": _of_cost(lambda c: c.counted, ".2e"),
     "parameters added": _of_cost(lambda c: c.parameters_added, ","),
@@ -141,7 +141,7 @@ SHORT = {
     "word perplexity": "word\nperpl.",
     "gain over plain, nats/token": "gain, nats\nper token",
     "context recovered": "context\nwon",
-    "of it by content": "by\ncontent",
+    "lost when swapped": "lost if\nswapped",
     "FLOPs/token, counted": "FLOPs\n/token",
     "tokens/s": "tokens\n/s",
 }

@@ -33,12 +33,12 @@ from .perplexity import (
 from .report import Row
 
 OWN_BACKBONE = (
-    "the recurrent model's own backbone; if it was trained with the memory, a backbone trained alone on the "
-    "same tokens (plain_model=) is the fairer comparison"
+    "the recurrent model's own backbone; if it was trained together with the memory, a backbone trained alone on "
+    "the same tokens is the fairer comparison (plain_model=, or `onward train --with-controls`)"
 )
 NO_CONSTANT = (
-    "not measured: make the control with add_recurrence(backbone, model.config.with_carrier('constant')), "
-    "train it on the same tokens, and pass it as constant="
+    "not measured: train the control on the same tokens with `onward train --with-controls`, or as "
+    "add_recurrence(backbone, model.config.with_carrier('constant')) passed as constant="
 )
 OTHER_OVERLAP = (
     "trained with an overlap of {trained}; read with another, pooling only positions before the next window"

@@ -24,7 +24,7 @@ class TrainingRecipe:
             less memory and give the same updates.
         windows_per_segment: how far back-propagation goes.
         epochs, max_tokens: training ends with whichever comes first.
-        schedule: "constant", "linear" or "cosine", after `warmup_steps` of linear warm-up.
+        schedule: "constant", "linear" or "cosine", after `warmup_steps` of linear warm-up, or half of all steps.
         max_grad_norm: longer gradients are shortened to this; 0 for never.
         evaluate_every_tokens: the validation loss is measured this often, and at the end, and a checkpoint is
             saved each time. What is kept in the end is the model with the best.

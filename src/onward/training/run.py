@@ -63,8 +63,7 @@ def train(
 
     Called again with the same arguments, a run that was killed goes on from its last complete checkpoint as
     if nothing had happened, and one that has ended only loads its result. `resume=False` refuses a folder
-    that holds a run. Several processes, started by torchrun or `accelerate launch`, share each batch. (On
-    CPUs take torchrun: `accelerate launch --cpu --num_processes 2` starts one process and does not say so.)
+    that holds a run. Several processes share each batch, see docs/window-recurrence.md.
     """
     recipe = recipe or TrainingRecipe()
     _check_arguments(model, report_to)
@@ -221,7 +220,7 @@ def _arguments(
         max_steps=plan.steps,
         learning_rate=recipe.rate_of("backbone"),
         lr_scheduler_type=SCHEDULES[recipe.schedule],
-        warmup_steps=recipe.warmup_steps,
+        warmup_steps=min(recipe.warmup_steps, plan.steps // 2),  # a short run must leave it, too
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.max_grad_norm,
         gradient_checkpointing=recipe.gradient_checkpointing,

@@ -53,7 +53,7 @@ class _LanguageModel(WindowRecurrentModel):
                 targets = targets.masked_fill(attention_mask == 0, -100)
             packed, _ = pack(targets, columns)
             count = (targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-            keep_logits = not (self.bottleneck_checkpointing and self.training)
+            keep_logits = not logits_to_keep and not (self.bottleneck_checkpointing and self.training)
             finish = self._finish_with_loss(packed, count, keep_logits)
         read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
         logits, loss = read.get("logits"), read.get("loss")
@@ -92,7 +92,8 @@ class WindowRecurrentForCausalLM(_LanguageModel, GenerationMixin):
 
         `labels` are the input ids themselves, as everywhere in transformers: each token is predicted by the one
         before it. `shift_labels` [B, N] instead names for each token the one that follows, so that the last
-        token of a call can have a label, too. With gradient checkpointing no logits are returned beside a loss.
+        token of a call can have a label, too. Beside a loss no logits are returned with gradient checkpointing, or
+        with `logits_to_keep=1`: nothing then grows with the length.
         """
         if self._disabled:
             given = locals()
