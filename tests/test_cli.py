@@ -23,7 +23,7 @@ def place(tmp_path_factory):
     texts.mkdir()
     for i in range(6):
         (texts / f"{i}.txt").write_text(WORDS * (8 + i), encoding="utf-8")
-    arguments = "--carrier spans --window 24 --vectors 4 --train lora --lora-rank 2 --windows-per-segment 3 --batch-size 2"
+    arguments = "--carrier spans --window 24 --vectors 4 --train lora --windows-per-segment 3 --batch-size 2"
     train = f"train {folder}/backbone --corpus {texts} --out {folder}/run {arguments} --max-tokens 1000 --with-controls"
     run(train)
     return folder
