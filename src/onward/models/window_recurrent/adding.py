@@ -68,7 +68,7 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     if not isinstance(model, PreTrainedModel):
         if isinstance(model, str):
             loading = f"AutoModelForCausalLM.from_pretrained({model!r})"
-            raise TypeError(f"add_recurrence takes a live model: load it first with {loading}")
+            raise TypeError(f"add_recurrence takes a live transformers model, got str: load it first with {loading}")
         hint = " (for LoRA, use model.add_adapter(lora_config) of transformers)" if isinstance(model, nn.Module) else ""
         raise TypeError(f"add_recurrence takes a live transformers model, got {type(model).__name__}{hint}")
     if config is not None and not isinstance(config, WindowRecurrenceConfig):
