@@ -71,7 +71,8 @@ def test_folders_that_lack_something(tmp_path):
 @pytest.mark.parametrize("name", ["gpt2", "owner/model"])
 def test_without_network_the_error_is_one_sentence_and_quick(no_network, name):
     start = time.monotonic()
-    with pytest.raises(HubUnreachable, match=f"there is no folder '{name}', it is not in the local cache, and") as caught:
+    said = f"there is no folder '{name}', it is not in the local cache, and"
+    with pytest.raises(HubUnreachable, match=said) as caught:
         load_backbone(name)
     message = str(caught.value)
     assert isinstance(caught.value, OSError) and caught.value.__suppress_context__
