@@ -8,7 +8,7 @@ import sys
 import torch
 from common import gpt2_small, peak_megabytes, verdict
 
-WINDOW = 128
+WINDOW = 300
 
 
 def step(windows: int, carrier: str) -> float:
