@@ -1,7 +1,8 @@
 """onward: recurrence for Transformers. Importing it makes its models known to transformers' Auto classes."""
 
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from .models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockRecurrentModel, BlockState
 from .models.window_recurrent import (
     MODELS,
     UnsupportedBackboneError,
@@ -21,8 +22,15 @@ __version__ = "0.1.0"
 AutoConfig.register(WindowRecurrenceConfig.model_type, WindowRecurrenceConfig)
 for _model in MODELS.values():
     _model.auto_class.register(WindowRecurrenceConfig, _model)
+AutoConfig.register(BlockRecurrentConfig.model_type, BlockRecurrentConfig)
+AutoModel.register(BlockRecurrentConfig, BlockRecurrentModel)
+AutoModelForCausalLM.register(BlockRecurrentConfig, BlockRecurrentForCausalLM)
 
 __all__ = [
+    "BlockRecurrentConfig",
+    "BlockRecurrentForCausalLM",
+    "BlockRecurrentModel",
+    "BlockState",
     "UnsupportedBackboneError",
     "WindowRecurrenceConfig",
     "WindowRecurrentForCausalLM",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +19,8 @@ def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
         return fn(value)
     if isinstance(value, tuple):
-        return tuple(map_tensors(fn, item) for item in value)
+        items = (map_tensors(fn, item) for item in value)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, dict):
         return {key: map_tensors(fn, item) for key, item in value.items()}
     return value
@@ -30,6 +31,62 @@ def where_rows(rows: Tensor, yes: Any, no: Any) -> Any:
     if isinstance(yes, Tensor):
         return torch.where(rows.view(-1, *[1] * (yes.dim() - 1)), yes, no)
     return tuple(where_rows(rows, a, b) for a, b in zip(yes, no, strict=True))
+
+
+class CarriedState:
+    """What the states of all models can do. `_map` applies a function to every tensor."""
+
+    @property
+    def batch_size(self) -> int:
+        raise NotImplementedError
+
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        raise NotImplementedError
+
+    def detach(self) -> Self:
+        """The same values, cut off from the graph: back-propagation ends here."""
+        return self._map(Tensor.detach)
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Moved to a device, or floating-point values cast to a dtype."""
+        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        return self._map(lambda t: t.to(device, dtype if t.is_floating_point() else None, non_blocking))
+
+    def _check_rows(self, rows: Sequence[int] | Tensor) -> list[int]:
+        order = rows.tolist() if isinstance(rows, Tensor) else list(rows)
+        if order and not 0 <= min(order) <= max(order) < self.batch_size:
+            raise IndexError(f"rows {order} of a state of {self.batch_size} rows")
+        return order
+
+    def _check_marks(self, rows: Sequence[bool] | Tensor) -> list[bool]:
+        marks = [bool(mark) for mark in (rows.tolist() if isinstance(rows, Tensor) else rows)]
+        if len(marks) != self.batch_size:
+            raise ValueError(f"{len(marks)} reset marks for a state of {self.batch_size} rows")
+        return marks
+
+
+def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    save_file(
+        {name: t.detach().contiguous() for name, t in tensors.items()},
+        path,
+        metadata={"onward_state": json.dumps(facts)},
+    )
+
+
+def load_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, "pt") as file:
+            facts = json.loads((file.metadata() or {}).get("onward_state", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a readable state file: {error}") from error
+    if facts is None:
+        raise ValueError(f"{path} is a safetensors file, but not a state saved by onward")
+    if facts.get("kind", "window") != kind:
+        raise ValueError(
+            f"{path} is the state of a {facts.get('kind', 'window')}-recurrent model, not of a {kind}-recurrent one"
+        )
+    return tensors, facts
 
 
 @dataclass(frozen=True)
@@ -59,7 +116,7 @@ class OpenWindow:
 
 
 @dataclass(frozen=True)
-class WindowState:
+class WindowState(CarriedState):
     """All that a window-recurrent model carries from one call to the next; every tensor has the batch first."""
 
     model: str  # which model it belongs to
@@ -75,9 +132,7 @@ class WindowState:
         return len(self.has_memory)
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> WindowState:
-        opened = replace(
-            self.open, **{f.name: map_tensors(fn, getattr(self.open, f.name)) for f in fields(OpenWindow)}
-        )
+        opened = replace(self.open, **{f.name: map_tensors(fn, getattr(self.open, f.name)) for f in fields(OpenWindow)})
         return replace(
             self,
             memory=map_tensors(fn, self.memory),
@@ -86,19 +141,9 @@ class WindowState:
             open=opened,
         )
 
-    def detach(self) -> WindowState:
-        """The same values, cut off from the graph: back-propagation ends here."""
-        return self._map(Tensor.detach)
-
-    def to(self, *args: Any, **kwargs: Any) -> WindowState:
-        """Moved to a device, or floating-point values cast to a dtype."""
-        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
-        return self._map(lambda t: t.to(device, dtype if t.is_floating_point() else None, non_blocking))
-
     def select(self, rows: Sequence[int] | Tensor) -> WindowState:
         """The given rows in the given order: reorders beams, repeats rows, drops rows."""
-        order = rows.tolist() if isinstance(rows, Tensor) else list(rows)
-        self._check_rows(order)
+        order = self._check_rows(rows)
         index = torch.tensor(order, dtype=torch.long, device=self.open.ids.device)
         state = self._map(lambda t: t.index_select(0, index.to(t.device)))
 
@@ -112,15 +157,9 @@ class WindowState:
             open=replace(state.open, fill=pick(self.open.fill), cached=pick(self.open.cached)).trimmed(),
         )
 
-    def _check_rows(self, order: Sequence[int]) -> None:
-        if order and not 0 <= min(order) <= max(order) < self.batch_size:
-            raise IndexError(f"rows {list(order)} of a state of {self.batch_size} rows")
-
     def reset(self, rows: Sequence[bool] | Tensor) -> WindowState:
         """Lets the marked rows start a new document: nothing of the old one can be seen any more."""
-        marks = [bool(mark) for mark in (rows.tolist() if isinstance(rows, Tensor) else rows)]
-        if len(marks) != self.batch_size:
-            raise ValueError(f"{len(marks)} reset marks for a state of {self.batch_size} rows")
+        marks = self._check_marks(rows)
 
         def keep(values: tuple, empty: Any) -> tuple:
             return tuple(empty if mark else value for value, mark in zip(values, marks, strict=True))
@@ -170,23 +209,12 @@ class WindowState:
             "fill": self.open.fill,
             "cached": self.open.cached,
         }
-        save_file(
-            {name: t.detach().contiguous() for name, t in tensors.items()},
-            path,
-            metadata={"onward_state": json.dumps(facts)},
-        )
+        save_tensors(path, tensors, facts)
 
     @classmethod
     def load(cls, path: str | Path) -> WindowState:
         """Reads what `save` wrote."""
-        try:
-            with safe_open(path, "pt") as file:
-                facts = json.loads((file.metadata() or {}).get("onward_state", "null"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path} is not a readable state file: {error}") from error
-        if facts is None:
-            raise ValueError(f"{path} is a safetensors file, but not a state saved by onward")
+        tensors, facts = load_tensors(path, "window")
 
         def numbered(prefix: str) -> tuple[Tensor, ...]:
             names = sorted((n for n in tensors if n.startswith(prefix)), key=lambda n: int(n[len(prefix) :]))
@@ -214,4 +242,12 @@ class WindowState:
         )
 
 
-__all__ = ["OpenWindow", "WindowState", "map_tensors", "where_rows"]
+__all__ = [
+    "CarriedState",
+    "OpenWindow",
+    "WindowState",
+    "load_tensors",
+    "map_tensors",
+    "save_tensors",
+    "where_rows",
+]

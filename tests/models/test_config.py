@@ -160,7 +160,7 @@ def test_a_configuration_survives_its_file(fields: dict[str, Any], tmp_path: Pat
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "window_recurrent"
     for loaded in (WindowRecurrenceConfig.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)):
         assert type(loaded) is WindowRecurrenceConfig
-        for name in config._own_fields():
+        for name in config.own_fields():
             if name != "backbone":
                 assert getattr(loaded, name) == getattr(config, name), name
         assert type(loaded.backbone) is type(config.backbone)

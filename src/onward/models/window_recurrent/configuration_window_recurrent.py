@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import fields
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import SubConfigSpec
-from transformers.generation import GenerationConfig
 
 from ... import windows
+from ..checking import CheckedConfig
 from .carriers import CARRIERS, POOLINGS, Defaults
-
-# Names that transformers itself writes into a saved configuration, beside its declared fields.
-_WRITTEN_BY_TRANSFORMERS = {
-    "model_type",
-    "name_or_path",
-    "_name_or_path",
-    "_commit_hash",
-    "attn_implementation",
-    "experts_implementation",
-    "output_attentions",
-    "torch_dtype",
-    "num_labels",
-    "per_layer_config",
-}
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The paper's language model: windows of 300 tokens, one vector into the second layer.
@@ -36,7 +20,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class WindowRecurrenceConfig(PreTrainedConfig):
+class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     """What to carry from window to window, and where to insert it.
 
     The defaults are the paper's but for `residual`, which is what its carrier needs before content counts;
@@ -90,7 +74,7 @@ class WindowRecurrenceConfig(PreTrainedConfig):
     causal: bool | None = None
 
     def __post_init__(self, **kwargs: Any):
-        self._refuse_unknown(kwargs)
+        self.refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
         self.hidden = list(self.hidden) if isinstance(self.hidden, (list, tuple)) else [self.hidden]
         self._check()
@@ -104,25 +88,13 @@ class WindowRecurrenceConfig(PreTrainedConfig):
 
     def with_carrier(self, carrier: str) -> WindowRecurrenceConfig:
         """The same windows and places of insertion with another carrier: how the controls are made."""
-        values = {name: getattr(self, name) for name in self._own_fields()}
+        values = {name: getattr(self, name) for name in self.own_fields()}
         for name in ("backbone", "backbone_name", "head", "causal", "added_only"):
             values.pop(name)
         values |= {"carrier": carrier, "insert_at": self._insert_at, "vectors": self.vector_count}
         if carrier == "constant":
             values["stands_for"] = self._acts_as
         return type(self)(**values)
-
-    def _own_fields(self) -> list[str]:
-        inherited = {f.name for f in fields(PreTrainedConfig)}
-        return [f.name for f in fields(self) if f.name not in inherited]
-
-    def _refuse_unknown(self, given: dict[str, Any]) -> None:
-        known = _WRITTEN_BY_TRANSFORMERS | set(GenerationConfig._get_default_generation_params())
-        for name in given:
-            if name not in known and not name.startswith("_"):
-                close = difflib.get_close_matches(name, self._own_fields(), n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(self._own_fields())}"
-                raise ValueError(f"WindowRecurrenceConfig has no field {name!r} (given {given[name]!r}): {hint}")
 
     def _check(self) -> None:
         for name, allowed in (

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, GenerationM
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
 
 from ...state import WindowState
+from ..generation import GeneratesOnward
 from .modeling_window_recurrent import ID_MASK, WindowRecurrentModel, answering, check_shape, collected_layers
 from .outputs import RecurrentOutput
 from .reading import Output, Round, pack, real_columns
@@ -66,7 +67,7 @@ class _LanguageModel(WindowRecurrentModel):
         )
 
 
-class WindowRecurrentForCausalLM(_LanguageModel, GenerationMixin):
+class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixin):
     """A decoder with its language modelling head: trains, generates and scores without end."""
 
     auto_class = AutoModelForCausalLM
@@ -130,46 +131,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GenerationMixin):
         """
         if self._disabled:
             return cast(Any, self.backbone).generate(*args, **kwargs)
-        return GenerationMixin.generate(cast(Any, self), *args, **kwargs)
-
-    def prepare_inputs_for_generation(  # type: ignore[override]
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        state: WindowState | None = None,
-        is_first_iteration: bool = False,
-        use_cache: bool | None = True,
-        logits_to_keep: int = 1,
-        next_sequence_length: int | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        # Everything before the last token is in the state, unless there is none yet.
-        if not is_first_iteration:
-            input_ids, attention_mask = input_ids[:, -1:], None
-        elif attention_mask is not None:
-            attention_mask = attention_mask[:, -input_ids.shape[1] :]
-        return {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "state": state,
-            "use_cache": True,
-            "logits_to_keep": logits_to_keep,
-        }
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # the state holds the window's cache
-
-    def _reorder_cache(self, state: WindowState, beam_idx: Tensor) -> WindowState:
-        return state.select(beam_idx)
-
-    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:  # type: ignore[override]
-        expand = GenerationMixin._expand_inputs_for_generation
-        input_ids, model_kwargs = expand(cast(Any, self), expand_size=expand_size, **kwargs)
-        state = model_kwargs.get("state")
-        if state is not None and expand_size > 1:
-            model_kwargs["state"] = state.select([r for r in range(state.batch_size) for _ in range(expand_size)])
-        return input_ids, model_kwargs
+        return GeneratesOnward.generate(cast(Any, self), *args, **kwargs)
 
 
 def _next_labels(labels: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -1,0 +1,109 @@
+"""What tokens attend to: the window before them, and in parallel the states and the tokens that are remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...ops.nearest_memory import read_nearest
+from ...ops.sliding_attention import position_buckets, sliding_attention
+from ...ops.unit_heads import unit_heads
+from .configuration_block_recurrent import BlockRecurrentConfig
+from .layout import Layout
+from .state import Opened, Pairs
+
+
+class SlidingAttention(nn.Module):
+    """The tokens' attention: to the window before them, and in parallel to states and to remembered tokens."""
+
+    def __init__(self, config: BlockRecurrentConfig, index: int):
+        super().__init__()
+        assert config.head_dim is not None
+        self.config = config
+        self.heads, self.head_dim = config.num_attention_heads, config.head_dim
+        self.reads_states = config.reads_states[index]
+        self.remembers = config.memory_layer == index + 1
+        width, inner = config.hidden_size, config.attention_width
+        self.projection = nn.Linear(width, (4 if self.reads_states else 3) * inner, bias=False)
+        self.scale = nn.Parameter(torch.empty(self.heads))
+        self.position_bias = nn.Embedding(config.relative_attention_num_buckets, self.heads)
+        self.output = nn.Linear((2 if self.reads_states else 1) * inner, width, bias=False)
+        if self.reads_states:
+            self.state_scale = nn.Parameter(torch.empty(self.heads))
+        if self.remembers:
+            self.memory_gate = nn.Parameter(torch.empty(self.heads))
+
+    def project(self, x: Tensor) -> list[Tensor]:
+        """x: [B, N, d] -> queries, keys, values and, where states are read, queries to them; [B, H, N, D] each."""
+        projected = self.projection(x)
+        parts = projected.view(*x.shape[:2], -1, self.heads, self.head_dim)
+        both = torch.cat([self.scale, torch.ones_like(self.scale)]).to(parts.dtype)
+        near = unit_heads(parts[:, :, :2].flatten(2, 3), both).unflatten(2, (2, self.heads))
+        split = [near[:, :, 0], near[:, :, 1], parts[:, :, 2]]
+        if self.reads_states:
+            split.append(unit_heads(parts[:, :, 3], self.state_scale.to(parts.dtype)))
+        return [part.transpose(1, 2) for part in split]
+
+    def attend(self, query: Tensor, new: Pairs, recent: Pairs, layout: Layout) -> Tensor:
+        """Self-attention to the window. [B, H, N, D]"""
+        config = self.config
+        buckets = position_buckets(
+            config.window + 1, config.relative_attention_num_buckets, config.relative_attention_max_distance
+        )
+        bias = self.position_bias.weight[buckets.to(query.device)].mT.to(query.dtype)  # [H, W + 1]
+        return sliding_attention(
+            query,
+            *new,
+            *recent,
+            bias,
+            layout.seen(recent.keys.shape[2]),
+            window=config.window,
+            sees_itself=config.attends_to_itself,
+            dropout=config.dropout if self.training else 0.0,
+        )
+
+    def read_states(self, query: Tensor, opened: Sequence[Opened], layout: Layout) -> Tensor:
+        """Each token reads the states of its own block, `opened[block]`; all blocks at once. [B, H, N, D]"""
+        if layout.blocks == 1:
+            return F.scaled_dot_product_attention(query, opened[0].keys, opened[0].values, scale=1.0)
+        asked = layout.in_blocks(query)
+        keys = torch.stack([block.keys for block in opened])
+        values = torch.stack([block.values for block in opened])
+        read = F.scaled_dot_product_attention(asked.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), scale=1.0)
+        return layout.out_of_blocks(read.view(asked.shape), query.shape[2])
+
+    def read_memory(
+        self, query: Tensor, local: Tensor, memory: Pairs, blocks: Pairs, layout: Layout
+    ) -> tuple[Tensor, Pairs]:
+        """Mixes into `local` what tokens read in the remembered ones, and remembers the blocks that are complete now.
+
+        blocks: the call's keys and values in blocks, [blocks, B, H, W, D]. Tokens read first, then their block is
+        remembered. Block by block, because the scores of one alone are W x memory_size.
+        """
+        window, limit = self.config.window, self.config.memory_size
+        held = [min(n // window * window, limit) for n in layout.tokens]
+        size = memory.keys.shape[2]
+        both = Pairs(*(torch.cat([old, _in_a_row(new)], 2).detach() for old, new in zip(memory, blocks, strict=True)))
+        gate = self.memory_gate.sigmoid().to(local.dtype)[:, None, None]
+        asked, mixed = layout.each_block(query), []
+        for block, (tokens, near) in enumerate(zip(asked, layout.each_block(local), strict=True)):
+            end = size + block * window
+            counts = [min(n + block * window, limit) for n in held]
+            if not any(counts):
+                mixed.append(near)
+                continue
+            reach = slice(max(0, end - limit), end)
+            far = read_nearest(
+                tokens, both.keys[:, :, reach], both.values[:, :, reach], counts, self.config.memory_top_k
+            )
+            knows = torch.tensor([n > 0 for n in counts], device=local.device)[:, None, None, None]
+            mixed.append(torch.lerp(near, far, gate * knows))
+        return layout.from_each_block(mixed, query.shape[2]), layout.remembered(both, size, limit)
+
+
+def _in_a_row(blocks: Tensor) -> Tensor:
+    """[blocks, B, H, W, D] -> [B, H, blocks * W, D]"""
+    return blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)

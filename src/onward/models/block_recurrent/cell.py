@@ -1,0 +1,112 @@
+"""The recurrent cell's horizontal direction: how states are read, and how a block of tokens changes them.
+
+All that depends on the state alone is done when a block begins ("opening" it): the keys and values that the block's
+tokens will read, the states' look at each other, and their look at the block before, whose tokens are at hand then
+and need not be kept. When the block is complete, the states look at its tokens, and the gate makes the next states
+of both looks together. So no more than a block's keys and values are ever carried.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.activations import ACT2FN
+
+from ...ops.unit_heads import unit_heads
+from ...state import where_rows
+from .configuration_block_recurrent import BlockRecurrentConfig
+from .gates import make_gate
+from .state import CellState, Opened, Pairs
+
+
+class RecurrentCell(nn.Module):
+    def __init__(self, config: BlockRecurrentConfig):
+        super().__init__()
+        assert config.num_states is not None and config.head_dim is not None
+        width, heads, form = config.hidden_size, config.num_attention_heads, config.gate_configuration
+        self.heads, self.head_dim = heads, config.head_dim
+        both = 2 * config.attention_width
+        self.norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        self.ids = nn.Parameter(torch.empty(config.num_states, width))
+        self.initial = nn.Parameter(torch.empty(config.num_states, width))
+        self.projection = nn.Linear(width, 4 * config.attention_width, bias=False)
+        self.self_scale = nn.Parameter(torch.empty(heads))
+        self.token_scale = nn.Parameter(torch.empty(heads))
+        self.attention_gate = self.mlp_norm = self.mlp_up = self.mlp_gate = None
+        if form in ("dual", "skip"):
+            self.attention_gate = make_gate(config.gate, form, config.gate_tanh, width, both)
+        if form == "dual":
+            self.mlp_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        if form in ("dual", "single"):
+            self.mlp_up = nn.Linear(width if form == "dual" else both, config.intermediate_size, bias=False)
+            self.mlp_gate = make_gate(config.gate, form, config.gate_tanh, width, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def open(self, vectors: Tensor, before: Pairs, has_before: list[bool]) -> Opened:
+        """vectors: [B, S, d]; before: keys and values of the block before, where a row has one."""
+        batch, states, _ = vectors.shape
+        projected = self.projection(self.norm(vectors) + self.ids).view(batch, states, 4, self.heads, self.head_dim)
+        scales = torch.stack([torch.ones_like(self.self_scale), self.self_scale, self.token_scale])
+        normed = unit_heads(projected[:, :, [0, 2, 3]].flatten(2, 3), scales.flatten().to(projected.dtype)).view(
+            batch, states, 3, self.heads, self.head_dim
+        )
+        keys, own, queries = (x.transpose(1, 2) for x in normed.unbind(2))
+        values = projected[:, :, 1].transpose(1, 2)
+        read_states = F.scaled_dot_product_attention(own, keys, values, scale=1.0)
+        if not any(has_before):
+            weight = torch.full_like(queries[..., 0], -torch.inf)
+            return Opened(keys, values, queries, read_states, torch.zeros_like(queries), weight)
+        read, weight = look(queries, *before)
+        if not all(has_before):
+            none = torch.tensor([not has for has in has_before], device=weight.device)
+            weight = weight.masked_fill(none[:, None, None], -torch.inf)
+        return Opened(keys, values, queries, read_states, read, weight)
+
+    def close(self, vectors: Tensor, opened: Opened, block: Pairs) -> Tensor:
+        """The states after a block, whose tokens have these keys and values, [B, H, W, D] each."""
+        return self.gated(vectors, self.attended(opened, block))
+
+    def attended(self, opened: Opened, block: Pairs) -> Tensor:
+        """[B, S, 2 H D]: what the states read in each other, and in the tokens of two blocks."""
+        read, weight = look(opened.queries, *block)
+        share = (opened.weight_before - weight).sigmoid()[..., None]
+        tokens = torch.lerp(read, opened.read_before, share)
+        return torch.stack([opened.read_states, tokens], 1).permute(0, 3, 1, 2, 4).flatten(2)
+
+    def gated(self, vectors: Tensor, attended: Tensor) -> Tensor:
+        if self.attention_gate is not None:
+            vectors = self.attention_gate(vectors, attended)
+        if self.mlp_up is not None and self.mlp_gate is not None:
+            given = attended if self.mlp_norm is None else self.mlp_norm(vectors)
+            vectors = self.mlp_gate(vectors, self.activation(self.mlp_up(given)))
+        return vectors
+
+    def started(self, state: CellState | None, tokens: tuple[int, ...], window: int, recent: Pairs) -> CellState:
+        """The state with every row's block opened; rows at their document's start have the learned initial state."""
+        starting = [n == 0 for n in tokens]
+        initial = self.initial[None].expand(len(tokens), -1, -1)
+        if state is None or all(starting):
+            vectors = initial
+        elif any(starting):
+            rows = torch.tensor(starting, device=initial.device)
+            vectors = where_rows(rows, initial.to(state.vectors.dtype), state.vectors)
+        else:
+            vectors = state.vectors
+        at_edge = [n % window == 0 for n in tokens]
+        if not any(at_edge):
+            assert state is not None
+            return CellState(vectors, state.opened)
+        has_before = [edge and n > 0 for edge, n in zip(at_edge, tokens, strict=True)]
+        opened = self.open(vectors, recent, has_before)
+        if state is not None and state.opened is not None and not all(at_edge):
+            rows = torch.tensor(at_edge, device=vectors.device)
+            opened = Opened(*where_rows(rows, opened, state.opened))
+        return CellState(vectors, opened)
+
+
+def look(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention, and with it the weight that lets it be joined to attention over other keys."""
+    scores = queries @ keys.mT  # [B, H, S, W]
+    weight = scores.logsumexp(-1)
+    return (scores - weight[..., None]).exp() @ values, weight

@@ -1,0 +1,250 @@
+"""The configuration of block-recurrent models, and the rows of the paper's tables by name."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+from ..checking import CheckedConfig
+from .gates import CONFIGURATIONS, GATES, TANHS
+
+
+class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
+    """A decoder with sliding attention, some of whose layers carry state vectors from block to block.
+
+    The defaults are the paper's "Rec:fixed:skip"; `preset(name)` has every row of its tables.
+
+    Args:
+        hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_act: as everywhere.
+        head_dim: by default hidden_size / num_attention_heads.
+        window: how many tokens back a token sees, and how many tokens make a block.
+        segment_length: how many tokens a training step reads of each document; the model itself takes any length.
+        recurrent_layers: which layers carry states, counted from 1; an empty list for none.
+        num_states: how many state vectors such a layer carries; by default as many as `window`.
+        gate: "fixed" or "lstm".
+        gate_configuration: "dual", "single" or "skip".
+        gate_tanh: where the gate's input goes through tanh: "lstm", in that gate, as the paper writes it, or
+            "single", in both gates of that configuration and nowhere else, as the authors' code does.
+        feedback: let every layer read the states of the last recurrent layer; blocks are then read one by one.
+        memory_size: how many tokens one layer remembers, keys and values; 0 for no such memory.
+        memory_top_k: how many of them each token reads; memory_layer: which layer, counted from 1, by default the
+            9th of 12 or the one at that height.
+        attends_to_itself: True: a token sees itself and the window-1 tokens before it; False, as in the authors'
+            code: the window tokens before it, and not itself.
+        relative_attention_num_buckets, relative_attention_max_distance: of T5's position bias.
+        initial_attention_scale: queries and keys have length 1; this factor between them is learned, per head.
+        dropout: on what enters and leaves a layer's two halves and on self-attention; none along the document.
+        blocks_per_checkpoint: with gradient checkpointing, only the state between so many blocks is kept.
+    """
+
+    model_type = "block_recurrent"
+    keys_to_ignore_at_inference: ClassVar = ["state"]
+
+    vocab_size: int = 32_000
+    hidden_size: int = 1024
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 8
+    head_dim: int | None = None
+    intermediate_size: int = 4096
+    hidden_act: str = "relu"
+    window: int = 512
+    segment_length: int = 4096
+    recurrent_layers: list | tuple = (10,)
+    num_states: int | None = None
+    gate: str = "fixed"
+    gate_configuration: str = "skip"
+    gate_tanh: str = "lstm"
+    feedback: bool = False
+    memory_layer: int | None = None
+    memory_size: int = 0
+    memory_top_k: int = 32
+    attends_to_itself: bool = True
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    initial_attention_scale: float = 1.0
+    dropout: float = 0.05
+    rms_norm_eps: float = 1e-6
+    blocks_per_checkpoint: int = 1
+    bos_token_id: int | None = None
+    eos_token_id: int | list | None = None
+    pad_token_id: int | None = None
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+
+    def __post_init__(self, **kwargs: Any):
+        self.refuse_unknown(kwargs)
+        self._check_sizes()
+        if self.head_dim is None:
+            self.head_dim = self._even_head_dim()
+        if self.num_states is None:
+            self.num_states = self.window
+        super().__post_init__(**kwargs)
+        self._check_recurrence()
+        self._check_memory()
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> BlockRecurrentConfig:
+        """A row of the paper's tables by its name there: "Rec:fixed:skip", "Slide:13L", "XL:2048" and so on.
+
+        Overrides of sizes are those of the 12-layer base model, and the row keeps its proportion to it, so that
+        rows of one reduced size stay comparable: with `num_hidden_layers=6`, "Slide:13L" has 7 layers and
+        "Rec:fixed:skip" its recurrent layer at 5; with `window=128`, "XL:1024" has a window of 256.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
+        return cls(**in_proportion(PRESETS[name], overrides))
+
+    def _check_sizes(self) -> None:
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "window",
+            "segment_length",
+            "relative_attention_num_buckets",
+            "relative_attention_max_distance",
+            "blocks_per_checkpoint",
+        ):
+            self.require_whole(name)
+        for name in ("head_dim", "num_states", "memory_layer"):
+            self.require_whole(name, or_none=True)
+        for name in ("feedback", "attends_to_itself"):
+            self.require_choice(name, (True, False))
+        for name, allowed in (
+            ("gate", tuple(GATES)),
+            ("gate_configuration", CONFIGURATIONS),
+            ("gate_tanh", TANHS),
+            ("hidden_act", tuple(ACT2FN)),
+        ):
+            self.require_choice(name, allowed)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout!r}: choose a share from 0 up to, but not, 1")
+        exact = self.relative_attention_num_buckets // 2
+        if self.relative_attention_num_buckets < 2 or self.relative_attention_max_distance <= exact:
+            raise ValueError(
+                f"relative_attention_num_buckets={self.relative_attention_num_buckets} with "
+                f"relative_attention_max_distance={self.relative_attention_max_distance}: there must be at least 2 "
+                f"buckets, and half of them ({exact}) must lie within the distance"
+            )
+
+    def _even_head_dim(self) -> int:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} cannot be shared by num_attention_heads="
+                f"{self.num_attention_heads}: choose a multiple, or give head_dim"
+            )
+        return self.hidden_size // self.num_attention_heads
+
+    def _check_recurrence(self) -> None:
+        layers = self.recurrent_layers
+        if not isinstance(layers, (list, tuple)):
+            raise ValueError(f"recurrent_layers must be a list of layers, counted from 1, got {layers!r}")
+        for layer in layers:
+            if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= self.num_hidden_layers:
+                raise ValueError(
+                    f"recurrent_layers has {layer!r}: layers are counted from 1 to {self.num_hidden_layers}"
+                )
+        self.recurrent_layers = sorted(set(layers))
+        if self.feedback and not layers:
+            raise ValueError("feedback=True needs a recurrent layer whose states are read: set recurrent_layers")
+
+    def _check_memory(self) -> None:
+        if not isinstance(self.memory_size, int) or self.memory_size < 0:
+            raise ValueError(f"memory_size must be a whole number of tokens, or 0 for none, got {self.memory_size!r}")
+        if not self.memory_size:
+            if self.memory_layer is not None:
+                raise ValueError(f"memory_layer={self.memory_layer} remembers nothing: set memory_size, too")
+            return
+        self.require_whole("memory_top_k")
+        if self.memory_layer is None:
+            self.memory_layer = layer_at(9 / 12, self.num_hidden_layers)
+        if self.memory_layer > self.num_hidden_layers:
+            raise ValueError(
+                f"memory_layer={self.memory_layer}: layers are counted from 1 to {self.num_hidden_layers}"
+            )
+        if self.memory_top_k > self.memory_size:
+            raise ValueError(
+                f"memory_top_k={self.memory_top_k} is more than memory_size={self.memory_size} tokens can give: "
+                "read fewer, or remember more"
+            )
+        if self.memory_size % self.window:
+            raise ValueError(
+                f"memory_size={self.memory_size} must be a multiple of window={self.window}: whole blocks are "
+                f"remembered; {max(1, self.memory_size // self.window) * self.window} would fit"
+            )
+
+    @property
+    def reads_states(self) -> tuple[bool, ...]:
+        """For each layer whether its tokens read states."""
+        return tuple(self.feedback or layer in self.recurrent_layers for layer in range(1, self.num_hidden_layers + 1))
+
+    @property
+    def attention_width(self) -> int:
+        """H * D: what all heads of a layer are wide together."""
+        assert self.head_dim is not None
+        return self.num_attention_heads * self.head_dim
+
+
+# -- the rows of the paper's tables: what each changes in the base model, a 12-layer one with recurrence in none
+
+BASE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "window": 512,
+    "segment_length": 4096,
+}
+
+
+def recurrent(gate: str, configuration: str, **more: Any) -> dict[str, Any]:
+    return {"recurrent_at": 10 / 12, "gate": gate, "gate_configuration": configuration, **more}
+
+
+LARGE: dict[str, Any] = {"heads": 2, "mlp": 2}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "XL:512": {"one_block": True},
+    "XL:1024": {"one_block": True, "windows": 2},
+    "XL:2048": {"one_block": True, "windows": 4},
+    "Slide:12L": {},
+    "Slide:13L": {"more_layers": 1},
+    **{f"Rec:{gate}:{form}": recurrent(gate, form) for gate in ("lstm", "fixed") for form in CONFIGURATIONS},
+    "Feedback:lstm:single": recurrent("lstm", "single", feedback=True),
+    "Feedback:fixed:skip": recurrent("fixed", "skip", feedback=True),
+    "Memorizing:32k": {"one_block": True, "memory_windows": 64},
+    "Slide:13L:large": {"more_layers": 1, **LARGE},
+    "Rec:lstm:single:large": recurrent("lstm", "single", **LARGE),
+    "Rec:fixed:skip:large": recurrent("fixed", "skip", **LARGE),
+}
+
+
+def in_proportion(row: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a row's configuration, when the base model has the sizes given in `overrides`."""
+    base = BASE | {name: overrides[name] for name in BASE if name in overrides}
+    base.setdefault("intermediate_size", overrides.get("intermediate_size", 4 * base["hidden_size"]))
+    if "window" in overrides and "segment_length" not in overrides:
+        base["segment_length"] = BASE["segment_length"] // BASE["window"] * base["window"]
+    depth, window = base["num_hidden_layers"], base["window"] * row.get("windows", 1)
+    fields: dict[str, Any] = {
+        "hidden_size": base["hidden_size"],
+        "num_hidden_layers": depth + row.get("more_layers", 0),
+        "num_attention_heads": base["num_attention_heads"] * row.get("heads", 1),
+        "head_dim": max(1, base["hidden_size"] // base["num_attention_heads"]),
+        "intermediate_size": base["intermediate_size"] * row.get("mlp", 1),
+        "window": window,
+        "segment_length": window if row.get("one_block") else base["segment_length"],
+        "recurrent_layers": [layer_at(row["recurrent_at"], depth)] if "recurrent_at" in row else [],
+    }
+    if "memory_windows" in row:
+        fields["memory_size"] = row["memory_windows"] * window
+    fields |= {name: row[name] for name in ("gate", "gate_configuration", "feedback") if name in row}
+    return fields | {name: value for name, value in overrides.items() if name not in (*BASE, "intermediate_size")}
+
+
+def layer_at(share: float, depth: int) -> int:
+    """The 10th of 12 layers, the 5th of 6: at the same height in any stack."""
+    return max(1, round(share * depth))

@@ -1,0 +1,111 @@
+"""The block-recurrent language model: a loss in pieces, and generation without end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin
+
+from ...ops.language_loss import IGNORED, language_loss
+from ..generation import GeneratesOnward
+from .configuration_block_recurrent import BlockRecurrentConfig
+from .modeling_block_recurrent import BlockRecurrentModel, BlockRecurrentOutput, BlockRecurrentPreTrainedModel, refuse
+from .state import BlockState
+
+
+class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, GenerationMixin):
+    """Trains, scores and generates over documents of any length."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
+
+    def __init__(self, config: BlockRecurrentConfig):
+        super().__init__(config)
+        self.model = BlockRecurrentModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @property
+    def state_name(self) -> str:
+        return self.model.state_name
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        state: BlockState | None = None,
+        starts_document: Tensor | Sequence[bool] | None = None,
+        shift_labels: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> BlockRecurrentOutput | tuple:
+        """Reads `input_ids` [B, N] of any length N on from `state`; see `BlockRecurrentModel.forward`.
+
+        `labels` are the input ids themselves, as everywhere in transformers: each token is predicted by the one
+        before it. `shift_labels` [B, N] instead names for each token the one that follows, so that the last token
+        of a call can have a label, too. While training (`model.train()`), no logits are returned beside the loss:
+        they would be by far the largest thing in memory.
+        """
+        refuse(kwargs, self)
+        read = self.model(
+            input_ids,
+            attention_mask,
+            state=state,
+            starts_document=starts_document,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+        )
+        hidden = read.last_hidden_state
+        wanted = _following(labels, shift_labels, attention_mask, hidden.shape[:2])
+        loss = None if wanted is None else self._loss(hidden, wanted, num_items_in_batch)
+        logits = None
+        if loss is None or not self.training:
+            logits = self.lm_head(hidden[:, -logits_to_keep:]) * self._logit_factor
+        output = BlockRecurrentOutput(loss=loss, logits=logits, state=read.state, hidden_states=read.hidden_states)
+        return output if return_dict is not False else output.to_tuple()
+
+    @property
+    def _logit_factor(self) -> float:
+        return 1 / math.sqrt(self.config.hidden_size)
+
+    def _loss(self, hidden: Tensor, wanted: Tensor, count: Tensor | int | None) -> Tensor:
+        total = language_loss(hidden.flatten(0, 1), self.lm_head.weight, wanted.flatten(), self._logit_factor)
+        if count is None:
+            count = (wanted != IGNORED).sum().clamp(min=1)
+        loss = total / count
+        if self.training and torch.distributed.is_initialized():
+            # Processes wait for a gradient of every parameter, and a call without a whole block never asks the cell.
+            loss = loss + 0 * sum(p.sum() for p in self.parameters() if p.requires_grad)
+        return loss
+
+
+def _following(
+    labels: Tensor | None, shift_labels: Tensor | None, mask: Tensor | None, shape: torch.Size
+) -> Tensor | None:
+    """For each token the one it is to predict: the next real one of its row. [B, N]"""
+    given = labels if shift_labels is None else shift_labels
+    if given is None:
+        return None
+    if given.shape != shape:
+        raise ValueError(f"labels have the shape {tuple(given.shape)}, the input {tuple(shape)}: they must agree")
+    if shift_labels is not None:
+        return shift_labels if mask is None else shift_labels.masked_fill(mask == 0, IGNORED)
+    if mask is None or bool(mask.all()):
+        return nn.functional.pad(given[:, 1:], (0, 1), value=IGNORED)
+    # Padding may stand between a token and the next.
+    order = (mask == 0).int().argsort(dim=1, stable=True)
+    packed = given.masked_fill(mask == 0, IGNORED).gather(1, order)
+    following = torch.full_like(given, IGNORED).scatter(
+        1, order, nn.functional.pad(packed[:, 1:], (0, 1), value=IGNORED)
+    )
+    return following.masked_fill(mask == 0, IGNORED)

@@ -1,0 +1,156 @@
+"""Where the new tokens of a call lie in the blocks of their documents.
+
+Rows need not be in step: each has its own place in its block. Where they are in step, as in training, everything is
+a slice; where they are not, a gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .state import Pairs
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Row r has read `tokens[r]` tokens of its document, and now reads `lengths[r]` more."""
+
+    window: int
+    tokens: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @cached_property
+    def fills(self) -> tuple[int, ...]:
+        """How many tokens of its open block each row has read before."""
+        return tuple(n % self.window for n in self.tokens)
+
+    @cached_property
+    def after(self) -> tuple[int, ...]:
+        return tuple(n + new for n, new in zip(self.tokens, self.lengths, strict=True))
+
+    @cached_property
+    def blocks(self) -> int:
+        """How many blocks the call touches at most, counted from each row's open one."""
+        return max(-(-(fill + new) // self.window) for fill, new in zip(self.fills, self.lengths, strict=True))
+
+    def completed(self, block: int) -> list[bool]:
+        """Which rows have all tokens of this block, of those the call touches."""
+        reach = (block + 1) * self.window
+        return [fill + new >= reach for fill, new in zip(self.fills, self.lengths, strict=True)]
+
+    def seen(self, past: int) -> list[int]:
+        """How many of the last `past` tokens before the call each row really has."""
+        return [min(n, past) for n in self.tokens]
+
+    # -- blocks of the grid: [blocks, B, H, W, D], column c of row r being token c - fills[r] of the call
+
+    def in_blocks(self, new: Tensor, past: Tensor | None = None) -> Tensor:
+        """Tokens [B, H, N, D] in their blocks; with `past`, the open blocks' earlier tokens too."""
+        offsets = self.fills
+        if past is not None and any(self.fills):
+            offsets = tuple(fill - past.shape[2] for fill in self.fills)
+            new = torch.cat([past, new], 2)
+        placed = _shifted(new, offsets, self.blocks * self.window)
+        batch, heads, _, width = placed.shape
+        return placed.view(batch, heads, self.blocks, self.window, width).permute(2, 0, 1, 3, 4)
+
+    def out_of_blocks(self, placed: Tensor, count: int) -> Tensor:
+        """Back to [B, H, N, D]."""
+        blocks, batch, heads, window, width = placed.shape
+        flat = placed.permute(1, 2, 0, 3, 4).reshape(batch, heads, blocks * window, width)
+        return _shifted(flat, tuple(-fill for fill in self.fills), count)
+
+    def each_block(self, new: Tensor) -> list[Tensor]:
+        """Tokens [B, H, N, D] block by block; where all lie in one block, just as they are."""
+        return [new] if self.blocks == 1 else list(self.in_blocks(new))
+
+    def from_each_block(self, blocks: list[Tensor], count: int) -> Tensor:
+        return blocks[0] if self.blocks == 1 else self.out_of_blocks(torch.stack(blocks), count)
+
+    # -- what goes on to the next call
+
+    def recent(self, past: Pairs, new: Pairs) -> Pairs:
+        """The last tokens up to now, aligned at the right, a window of them at most."""
+        size = min(self.window, max(self.after))
+        offsets = tuple(size - past.keys.shape[2] - n for n in self.lengths)
+        return Pairs(*(_shifted(torch.cat(both, 2), offsets, size) for both in zip(past, new, strict=True)))
+
+    def remembered(self, both: Pairs, before: int, limit: int) -> Pairs:
+        """The last tokens of complete blocks, aligned at the right. both: `before` columns of memory, then the
+        blocks of the call."""
+        complete = [n // self.window * self.window for n in self.after]
+        size = min(limit, max(complete))
+        ends = [before + now - n // self.window * self.window for now, n in zip(complete, self.tokens, strict=True)]
+        return Pairs(*(_shifted(x, tuple(size - end for end in ends), size) for x in both))
+
+
+def _shifted(x: Tensor, offsets: Sequence[int], size: int) -> Tensor:
+    """Row r moved by `offsets[r]` columns to the right; columns from outside are zero, or never looked at.
+
+    x: [B, H, n, D] -> [B, H, size, D].
+    """
+    first = offsets[0]
+    if all(offset == first for offset in offsets):
+        if first == 0 and x.shape[2] == size:
+            return x
+        return F.pad(x, (0, 0, first, size - first - x.shape[2]))  # negative padding cuts
+    batch, heads, length, width = x.shape
+    column = torch.arange(size, device=x.device) - torch.tensor(list(offsets), device=x.device)[:, None]
+    real = (column >= 0) & (column < length)
+    index = column.clamp(0, length - 1)[:, None, :, None].expand(batch, heads, size, width)
+    return x.gather(2, index).masked_fill(~real[:, None, :, None], 0)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens [starts[r], stops[r]) of each row: a part of a call that lies within some blocks."""
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(stop - start for start, stop in zip(self.starts, self.stops, strict=True))
+
+    def of(self, x: Tensor) -> Tensor:
+        """[B, N, d] -> [B, n, d], rows aligned at the left."""
+        size = max(self.lengths)
+        return _shifted(x[:, None], tuple(-start for start in self.starts), size)[:, 0]
+
+
+def pieces(layout: Layout, blocks: int) -> list[Piece]:
+    """The call in order, cut wherever a row has finished `blocks` blocks."""
+    cut: list[Piece] = []
+    starts = tuple(0 for _ in layout.tokens)
+    while starts != layout.lengths:
+        reach = (len(cut) + 1) * blocks * layout.window
+        stops = tuple(
+            max(start, min(length, reach - fill))
+            for start, length, fill in zip(starts, layout.lengths, layout.fills, strict=True)
+        )
+        cut.append(Piece(starts, stops))
+        starts = stops
+    return cut
+
+
+def put_together(parts: list[Tensor], cut: list[Piece], count: int) -> Tensor:
+    """What was made of the pieces, [B, n, d] each, for all N tokens in order."""
+    if len(parts) == 1 and parts[0].shape[1] == count:
+        return parts[0]
+    joined = torch.cat(parts, 1)
+    if joined.shape[1] == count:  # no piece was padded
+        return joined
+    index = torch.zeros(joined.shape[0], count, dtype=torch.long)
+    offset = 0
+    for part, piece in zip(parts, cut, strict=True):
+        for row, (start, stop) in enumerate(zip(piece.starts, piece.stops, strict=True)):
+            index[row, start:stop] = torch.arange(offset, offset + stop - start)
+        offset += part.shape[1]
+    index = index.to(joined.device)[..., None].expand(-1, -1, joined.shape[2])
+    return joined.gather(1, index)

@@ -1,0 +1,165 @@
+"""What a block-recurrent model carries: per layer the last keys and values, state vectors, remembered tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...state import CarriedState, load_tensors, map_tensors, save_tensors
+
+
+class Opened(NamedTuple):
+    """What is known of a block before its first token. S states, H heads."""
+
+    keys: Tensor  # [B, H, S, D]: of the states, for tokens and states to read
+    values: Tensor  # [B, H, S, D]
+    queries: Tensor  # [B, H, S, D]: to the tokens
+    read_states: Tensor  # [B, H, S, D]: what the states read in each other
+    read_before: Tensor  # [B, H, S, D]: what they read in the block before, had they read it alone
+    weight_before: Tensor  # [B, H, S]: the logarithm of the sum of its scores' exponentials; -inf for no block
+
+
+class CellState(NamedTuple):
+    vectors: Tensor  # [B, S, d]
+    opened: Opened | None = None  # None where every row stands between two blocks
+
+
+class Pairs(NamedTuple):
+    """Keys and values [B, H, n, D] of tokens, aligned at the right."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class LayerState(NamedTuple):
+    recent: Pairs  # of at most W tokens
+    cell: CellState | None = None
+    memory: Pairs | None = None
+
+
+@dataclass(frozen=True)
+class BlockState(CarriedState):
+    """All that a block-recurrent model carries from one call to the next; every tensor has the batch first.
+
+    What of it a row may look at follows from `tokens` alone, how many the row has read since its document's start.
+    """
+
+    model: str  # which model it belongs to
+    tokens: tuple[int, ...]
+    layers: tuple[LayerState, ...]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.tokens)
+
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> BlockState:
+        return replace(self, layers=map_tensors(fn, self.layers))
+
+    def select(self, rows: Sequence[int] | Tensor) -> BlockState:
+        """The given rows in the given order: reorders beams, repeats rows, drops rows."""
+        order = self._check_rows(rows)
+        index = torch.tensor(order, dtype=torch.long)
+        state = self._map(lambda t: t.index_select(0, index.to(t.device)))
+        return replace(state, tokens=tuple(self.tokens[r] for r in order))
+
+    def reset(self, rows: Sequence[bool] | Tensor) -> BlockState:
+        """Lets the marked rows start a new document: nothing of the old one can be seen any more."""
+        marks = self._check_marks(rows)
+        return replace(self, tokens=tuple(0 if mark else n for n, mark in zip(self.tokens, marks, strict=True)))
+
+    def swap_states(self, order: Sequence[int]) -> BlockState:
+        """Each row with the state vectors, and the memory, of another row: the control that shows what their
+        content is worth. Its own last tokens a row keeps."""
+        index = torch.tensor(self._check_rows(order), dtype=torch.long)
+
+        def others(value: Any) -> Any:
+            return map_tensors(lambda t: t.index_select(0, index.to(t.device)), value)
+
+        return replace(
+            self, layers=tuple(LayerState(own.recent, others(own.cell), others(own.memory)) for own in self.layers)
+        )
+
+    @staticmethod
+    def join(states: Sequence[BlockState]) -> BlockState:
+        """The rows of several states, one after the other."""
+        widest = [_columns(layers) for layers in zip(*(state.layers for state in states), strict=True)]
+        layers = (
+            tuple(_widened(layer, sizes) for layer, sizes in zip(state.layers, widest, strict=True)) for state in states
+        )
+        sizes = [state.batch_size for state in states]
+        joined = tuple(_join(parts, sizes) for parts in zip(*layers, strict=True))
+        return BlockState(states[0].model, tuple(n for state in states for n in state.tokens), joined)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the state to a .safetensors file."""
+        tensors = dict(_named(self.layers))
+        facts = {"kind": "block", "model": self.model, "tokens": self.tokens, "layers": len(self.layers)}
+        save_tensors(path, tensors, facts)
+
+    @classmethod
+    def load(cls, path: str | Path) -> BlockState:
+        """Reads what `save` wrote."""
+        tensors, facts = load_tensors(path, "block")
+        layers = tuple(_rebuilt(LayerState, tensors, f"{i}.") for i in range(facts["layers"]))
+        return cls(facts["model"], tuple(facts["tokens"]), layers)  # type: ignore[arg-type]
+
+
+# -- nests of named tuples as flat names, "3.cell.opened.keys"
+
+_PARTS: dict[str, type] = {"recent": Pairs, "cell": CellState, "memory": Pairs, "opened": Opened}
+
+
+def _named(value: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield prefix.rstrip("."), value
+    elif value is not None:
+        names = getattr(value, "_fields", range(len(value)))
+        for name, item in zip(names, value, strict=True):
+            yield from _named(item, f"{prefix}{name}.")
+
+
+def _rebuilt(kind: Any, tensors: dict[str, Tensor], prefix: str) -> Any:
+    if not any(name.startswith(prefix) for name in tensors):
+        return None
+    return kind(
+        *(
+            _rebuilt(_PARTS[field], tensors, f"{prefix}{field}.") if field in _PARTS else tensors[f"{prefix}{field}"]
+            for field in kind._fields
+        )
+    )
+
+
+def _join(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
+    first = next((part for part in parts if part is not None), None)
+    if first is None:
+        return None
+    # Rows between two blocks have opened none: what stands in its place is never looked at.
+    filled = [_blank(first, size) if part is None else part for part, size in zip(parts, sizes, strict=True)]
+    if isinstance(first, Tensor):
+        return torch.cat(filled)
+    return type(first)(*(_join(items, sizes) for items in zip(*filled, strict=True)))
+
+
+def _blank(like: Any, rows: int) -> Any:
+    return map_tensors(lambda t: t.new_zeros(rows, *t.shape[1:]), like)
+
+
+def _columns(layers: Sequence[LayerState]) -> tuple[int, int]:
+    recent = max(layer.recent.keys.shape[2] for layer in layers)
+    memory = max(layer.memory.keys.shape[2] if layer.memory else 0 for layer in layers)
+    return recent, memory
+
+
+def _widened(layer: LayerState, sizes: tuple[int, int]) -> LayerState:
+    """With empty columns at the left, which no row looks at, up to the widest."""
+
+    def wider(pairs: Pairs, size: int) -> Pairs:
+        return Pairs(*(torch.nn.functional.pad(x, (0, 0, size - x.shape[2], 0)) for x in pairs))
+
+    memory = wider(layer.memory, sizes[1]) if layer.memory else None
+    return LayerState(wider(layer.recent, sizes[0]), layer.cell, memory)

@@ -1,0 +1,53 @@
+"""Checks that configurations share: no field misspelt, no value that cannot be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Any
+
+from transformers import PreTrainedConfig
+from transformers.generation import GenerationConfig
+
+# Names that transformers itself writes into a saved configuration, beside its declared fields.
+_WRITTEN_BY_TRANSFORMERS = {
+    "model_type",
+    "name_or_path",
+    "_name_or_path",
+    "_commit_hash",
+    "attn_implementation",
+    "experts_implementation",
+    "output_attentions",
+    "torch_dtype",
+    "num_labels",
+    "per_layer_config",
+}
+
+
+class CheckedConfig:
+    """Beside PreTrainedConfig, which lets misspelt fields pass in silence."""
+
+    def own_fields(self) -> list[str]:
+        inherited = {f.name for f in fields(PreTrainedConfig)}
+        return [f.name for f in fields(self) if f.name not in inherited]  # type: ignore[arg-type]
+
+    def refuse_unknown(self, given: dict[str, Any]) -> None:
+        known = _WRITTEN_BY_TRANSFORMERS | set(GenerationConfig._get_default_generation_params())
+        for name in given:
+            if name not in known and not name.startswith("_"):
+                close = difflib.get_close_matches(name, self.own_fields(), n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(self.own_fields())}"
+                raise ValueError(f"{type(self).__name__} has no field {name!r} (given {given[name]!r}): {hint}")
+
+    def require_whole(self, name: str, or_none: bool = False) -> None:
+        value = getattr(self, name)
+        if or_none and value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+    def require_choice(self, name: str, allowed: Collection[Any]) -> None:
+        value = getattr(self, name)
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(map(str, sorted(allowed)))}")

@@ -1,0 +1,56 @@
+"""Generation without end, for every model whose `state` is all it needs to go on."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor
+from transformers import GenerationMixin
+
+from ..state import CarriedState
+
+
+class GeneratesOnward(GenerationMixin):
+    """transformers' `generate` with the carried state in the cache's place: memory stays flat.
+
+    A model names GenerationMixin among its own bases, too: transformers looks for the word there.
+    """
+
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        state: CarriedState | None = None,
+        is_first_iteration: bool = False,
+        use_cache: bool | None = True,
+        logits_to_keep: int = 1,
+        next_sequence_length: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        # Everything before the last token is in the state, unless there is none yet.
+        if not is_first_iteration:
+            input_ids, attention_mask = input_ids[:, -1:], None
+        elif attention_mask is not None:
+            attention_mask = attention_mask[:, -input_ids.shape[1] :]
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "state": state,
+            "use_cache": True,
+            "logits_to_keep": logits_to_keep,
+        }
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # the state holds the cache
+
+    def _reorder_cache(self, state: Any, beam_idx: Tensor) -> Any:
+        return state.select(beam_idx)
+
+    def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:  # type: ignore[override]
+        expand = GenerationMixin._expand_inputs_for_generation
+        input_ids, model_kwargs = expand(cast(Any, self), expand_size=expand_size, **kwargs)
+        state = model_kwargs.get("state")
+        if state is not None and expand_size > 1:
+            model_kwargs["state"] = state.select([r for r in range(state.batch_size) for _ in range(expand_size)])
+        return input_ids, model_kwargs

@@ -1,0 +1,148 @@
+"""Sliding attention: each token sees the last W tokens, at a cost that is linear in the length.
+
+The queries are cut into tiles of W, each of which meets 2W keys: its own and those of the W tokens before. Fewer
+than W queries make one tile of their own size, so that a single token costs no more than it must.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@functools.lru_cache(maxsize=32)
+def position_buckets(distances: int, buckets: int, max_distance: int) -> Tensor:
+    """T5's buckets of the distances 0, 1, ...: one for each short distance, then logarithmically wider ones."""
+    exact = buckets // 2
+    distance = torch.arange(distances, dtype=torch.float64)
+    wide = (distance.clamp(min=1) / exact).log() / math.log(max_distance / exact) * (buckets - exact)
+    return torch.where(distance < exact, distance, (exact + wide.floor()).clamp(max=buckets - 1)).long()
+
+
+def sliding_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past_key: Tensor,
+    past_value: Tensor,
+    bias: Tensor,
+    seen: Sequence[int],
+    *,
+    window: int,
+    sees_itself: bool = True,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention of N new tokens to themselves and to the P <= W tokens before them.
+
+    query, key, value: [B, H, N, D], queries already scaled. past_key, past_value: [B, H, P, D], the last tokens
+    before the new ones, aligned at the right; row r has `seen[r]` of them, the rest is never looked at.
+    bias: [H, W + 1], added to the score at each distance between query and key.
+    """
+    count = query.shape[2]
+    tile = min(count, window)
+    tiles = -(-count // tile)
+    past = past_key.shape[2]
+    if tiles > 1:
+        # Tiles overlap in their keys: tile n has the blocks n and n + 1 of past and new together.
+        behind, past = tiles * tile - count, window
+        query = _blocks(F.pad(query, (0, 0, 0, behind)), tile)
+        ahead = window - past_key.shape[2]
+        key, value = (
+            _blocks(torch.cat([F.pad(old, (0, 0, ahead, 0)), F.pad(new, (0, 0, 0, behind))], 2), tile)
+            for old, new in ((past_key, key), (past_value, value))
+        )
+        key, value = (torch.cat([x[:-1], x[1:]], 3) for x in (key, value))
+    else:
+        query = query[None]
+        key, value = torch.cat([past_key, key], 2)[None], torch.cat([past_value, value], 2)[None]
+    scores = _tile_of(bias, tile, past + tile, window, sees_itself)
+    unseen = _unseen(seen, past, query.device)
+    alone = None if sees_itself else torch.tensor([not n for n in seen], device=query.device)
+    out = _TiledAttention.apply(query, key, value, scores, unseen, alone, dropout)
+    batch, heads, _, width = past_key.shape
+    return out.permute(1, 2, 0, 3, 4).reshape(batch, heads, tiles * tile, width)[:, :, :count]
+
+
+def _blocks(x: Tensor, size: int) -> Tensor:
+    """[B, H, n * size, D] -> [n, B, H, size, D]: neighbouring blocks are then slices that need no copy."""
+    batch, heads, length, width = x.shape
+    return x.view(batch, heads, length // size, size, width).permute(2, 0, 1, 3, 4)
+
+
+def _tile_of(bias: Tensor, queries: int, keys: int, window: int, sees_itself: bool) -> Tensor:
+    """The bias of a tile, [H, queries, keys], its last key standing where its last query stands; -inf outside the
+    window."""
+    first, last = (0, window) if sees_itself else (1, window + 1)
+    # Every diagonal has one distance, from keys - 1 in one corner to 1 - queries in the other.
+    last = min(last, keys)
+    by_diagonal = F.pad(bias[:, first:last].flip(-1), (keys - last, queries - 1 + first), value=-torch.inf)
+    return by_diagonal.unfold(-1, keys, 1).flip(-2)
+
+
+def _unseen(seen: Sequence[int], past: int, device: torch.device) -> Tensor | None:
+    """[B, past]: where a row has no past; None when all have."""
+    if all(n >= past for n in seen):
+        return None
+    empty = past - torch.tensor(seen, device=device)
+    return torch.arange(past, device=device) < empty[:, None]
+
+
+class _TiledAttention(torch.autograd.Function):
+    """softmax(q k' + bias) v with a gradient for the bias, which torch's fused attention does not give.
+
+    query [T, B, H, t, D], key and value [T, B, H, s, D], bias [H, t, s]. `unseen` [B, p] hides the first keys of
+    the first tile; `alone` [B] marks rows whose first token sees nothing at all.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor,
+        unseen: Tensor | None,
+        alone: Tensor | None,
+        dropout: float,
+    ) -> Tensor:
+        tiles, batch, heads, rows, width = query.shape
+        many = (tiles * batch * heads, -1, width)
+        q, k, v = (x.reshape(many) for x in (query, key, value))
+        scores = torch.bmm(q, k.mT).view(tiles, batch, heads, rows, -1)
+        scores += bias
+        if unseen is not None:
+            scores[0, ..., : unseen.shape[1]].masked_fill_(unseen[:, None, None, :], -torch.inf)
+        shares = scores.softmax(-1, dtype=torch.float64 if scores.dtype == torch.float64 else torch.float32)
+        shares = shares.to(v.dtype)
+        if alone is not None:
+            shares[0, :, :, 0].masked_fill_(alone[:, None, None], 0)
+        kept = None
+        used = shares
+        if dropout:
+            kept = torch.rand_like(shares) >= dropout
+            used = shares * kept / (1 - dropout)
+        ctx.save_for_backward(q, k, v, shares, kept)
+        ctx.shape, ctx.dropout = key.shape, dropout
+        return torch.bmm(used.view(tiles * batch * heads, rows, -1), v).view(query.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        q, k, v, shares, kept = ctx.saved_tensors
+        flat = (q.shape[0], q.shape[1], k.shape[1])
+        grad = grad.reshape(q.shape)
+        used = shares if kept is None else shares * kept / (1 - ctx.dropout)
+        grad_value = torch.bmm(used.view(flat).mT, grad)
+        grad_shares = torch.bmm(grad, v.mT).view(shares.shape)
+        if kept is not None:
+            grad_shares = grad_shares * kept / (1 - ctx.dropout)
+        grad_scores = torch._softmax_backward_data(grad_shares, shares, -1, shares.dtype)
+        grad_bias = grad_scores.sum((0, 1)) if ctx.needs_input_grad[3] else None
+        grad_query = torch.bmm(grad_scores.view(flat), k).view(*shares.shape[:3], *q.shape[1:])
+        grad_key = torch.bmm(grad_scores.view(flat).mT, q)
+        return grad_query, grad_key.view(ctx.shape), grad_value.view(ctx.shape), grad_bias, None, None, None
