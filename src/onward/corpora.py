@@ -471,16 +471,23 @@ def _articles(lines: Sequence[str]) -> LazyDocuments:
 
 
 @corpus("installed-code")
-def installed_code(packages: str | Sequence[str] = ()) -> Corpus:
+def installed_code(packages: str | Sequence[str] = (), by: str = "package") -> Corpus:
     """The Python source of installed packages (all, or the named ones): all files of one package, by path,
-    make one document. It depends on what is installed; it is for trying things out without a download.
+    make one document; or, `by="folder"`, those of one folder, for more and shorter documents. It depends on what
+    is installed; it is for trying things out without a download.
 
     Files that are not UTF-8 are left out: they are test cases for other encodings.
     """
     names = packages.split(",") if isinstance(packages, str) else list(packages)
     names = [name.strip() for name in names if name.strip()]
     folders = [_package_folder(name) for name in sorted(set(names))] if names else _all_package_folders()
-    documents = LazyDocuments(folders, _package_document)
+    if by not in ("package", "folder"):
+        raise CorpusError(f"by={by!r} is not known: documents are made by 'package' or by 'folder'")
+    if by == "package":
+        documents = LazyDocuments(folders, lambda folder: _code_document(folder.name, sorted(folder.rglob("*.py"))))
+    else:
+        inner = [(top, folder) for top in folders for folder in _code_folders(top)]
+        documents = LazyDocuments(inner, lambda pair: _code_document(_dotted(*pair), sorted(pair[1].glob("*.py"))))
     return split_documents("installed-code" + (":" + ",".join(names) if names else ""), documents)
 
 
@@ -504,11 +511,20 @@ def _has_code(folder: Path) -> bool:
     return any(file.stat().st_size for file in folder.rglob("*.py"))
 
 
-def _package_document(folder: Path) -> Document:
+def _code_folders(top: Path) -> list[Path]:
+    """All folders in a package with text in a Python file of their own."""
+    return sorted({file.parent for file in top.rglob("*.py") if file.stat().st_size})
+
+
+def _dotted(top: Path, folder: Path) -> str:
+    return ".".join((top.name, *folder.relative_to(top).parts))
+
+
+def _code_document(name: str, files: Sequence[Path]) -> Document:
     sources = []
-    for file in sorted(folder.rglob("*.py")):
+    for file in files:
         try:
             sources.append(file.read_text(encoding="utf-8").rstrip() + "\n")
         except UnicodeDecodeError:
             continue
-    return Document(folder.name, "\n".join(source for source in sources if source.strip()))
+    return Document(name, "\n".join(source for source in sources if source.strip()))

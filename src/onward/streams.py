@@ -1,8 +1,12 @@
-"""Documents -> tokens -> segments: every token once, every label once."""
+"""Documents -> tokens -> segments, one after another or in lanes: every token once, every label once."""
 
 from __future__ import annotations
 
 import contextlib
+import heapq
+import random
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +17,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from onward.corpora import Document
+from onward.vocabularies import cut_between_words, tokenizes_pieces_alike
 
 IGNORED = -100
 """The label that losses leave out."""
@@ -40,37 +45,48 @@ def tokenize(
     """
     if max_tokens is not None and max_tokens < 1:
         raise ValueError(f"max_tokens={max_tokens}: keep at least one token, or pass None to keep all")
+    in_pieces = tokenizes_pieces_alike(tokenizer)
     with _no_length_warning(tokenizer):
-        return [_tokenize_one(document, tokenizer, max_tokens) for document in documents]
+        return [_tokenize_one(document, tokenizer, max_tokens, in_pieces) for document in documents]
 
 
 def _tokenize_one(
-    document: Document, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None
+    document: Document, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None, in_pieces: bool
 ) -> TokenizedDocument:
     if not document.text.strip():
         raise ValueError(f"document {document.name!r} is empty: leave it out, or give it text")
-    # Some tokenizers are saved with truncation and padding switched on; a document must come through whole.
-    encoded = tokenizer(
-        document.text,
-        add_special_tokens=False,
-        truncation=False,
-        padding=False,
-        return_offsets_mapping=tokenizer.is_fast and max_tokens is not None,
-    )
-    ids: list[int] = encoded["input_ids"]
-    if not ids:
+    kept = document
+    parts: list[Tensor] = []
+    count = characters = 0
+    # Tokenizers take some hundred bytes of memory for a byte of text, so long texts go through them in pieces.
+    for piece in cut_between_words(document.text) if in_pieces else [document.text]:
+        # Some tokenizers are saved with truncation and padding switched on; a document must come through whole.
+        encoded = tokenizer(
+            piece,
+            add_special_tokens=False,
+            truncation=False,
+            padding=False,
+            return_offsets_mapping=tokenizer.is_fast and max_tokens is not None,
+        )
+        ids: list[int] = encoded["input_ids"]
+        if max_tokens is not None and count + len(ids) > max_tokens:
+            ids = ids[: max_tokens - count]
+            if not tokenizer.is_fast:
+                kept = Document(document.name, str(tokenizer.decode(ids)))
+            else:
+                characters += encoded["offset_mapping"][len(ids) - 1][1] if ids else 0
+                kept = Document(document.name, document.text[:characters])
+        parts.append(torch.tensor(ids, dtype=torch.int32))
+        count += len(ids)
+        characters += len(piece)
+        if kept is not document:
+            break
+    if not count:
         raise ValueError(
             f"document {document.name!r} has {document.words} words but gives no tokens: "
             "use a tokenizer that knows its characters"
         )
-    kept = document
-    if max_tokens is not None and len(ids) > max_tokens:
-        ids = ids[:max_tokens]
-        if tokenizer.is_fast:
-            kept = Document(document.name, document.text[: encoded["offset_mapping"][max_tokens - 1][1]])
-        else:
-            kept = Document(document.name, str(tokenizer.decode(ids)))
-    return TokenizedDocument(document.name, torch.tensor(ids, dtype=torch.int32), kept.words, kept.bytes)
+    return TokenizedDocument(document.name, torch.cat(parts), kept.words, kept.bytes)
 
 
 @contextlib.contextmanager
@@ -96,12 +112,9 @@ class Segments(Dataset[dict[str, Tensor]]):
     """
 
     def __init__(self, documents: Sequence[TokenizedDocument], length: int, min_length: int = 2):
-        if length < 1:
-            raise ValueError(f"length={length}: a segment needs at least one token")
+        _check(documents, length)
         if not 1 <= min_length <= length:
             raise ValueError(f"min_length={min_length}: choose it between 1 and length={length}")
-        if not documents:
-            raise ValueError("no documents to cut into segments: pass at least one tokenized document")
         self.documents = documents
         self.length = length
         self.spans = [
@@ -116,11 +129,7 @@ class Segments(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         document, start, end = self.spans[index]
-        ids = self.documents[document].ids
-        labels = torch.full((end - start,), IGNORED, dtype=torch.int64)
-        following = ids[start + 1 : end + 1]
-        labels[: len(following)] = following
-        return {"input_ids": ids[start:end].long(), "shift_labels": labels}
+        return _segment(self.documents[document], start, end)
 
 
 def _cut(count: int, length: int, min_length: int) -> list[tuple[int, int]]:
@@ -130,21 +139,107 @@ def _cut(count: int, length: int, min_length: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], count], strict=True))
 
 
+def _check(documents: Sequence[TokenizedDocument], length: int) -> None:
+    if length < 1:
+        raise ValueError(f"length={length}: a segment needs at least one token")
+    if not documents:
+        raise ValueError("no documents to cut into segments: pass at least one tokenized document")
+    for document in documents:
+        if not len(document):
+            raise ValueError(f"document {document.name!r} has no tokens: leave it out")
+
+
+def _segment(document: TokenizedDocument, start: int, end: int) -> dict[str, Tensor]:
+    labels = torch.full((end - start,), IGNORED, dtype=torch.int64)
+    following = document.ids[start + 1 : end + 1]
+    labels[: len(following)] = following
+    return {"input_ids": document.ids[start:end].long(), "shift_labels": labels}
+
+
+class Lanes(Dataset[dict[str, Tensor]]):
+    """Many documents read side by side: each lane follows one to its end, then takes the next that nobody has taken.
+
+    Documents come in an order that depends on `seed` and epoch alone, or as they are given if `seed` is None.
+    The next epoch follows at once, so that lanes stand idle at the very end only.
+
+    Item `step * lanes + lane` has `input_ids` [n] and `shift_labels` [n] as in `Segments`, and `starts_document` [],
+    whether the lane has taken a new document. n is `length`, less at a document's end, 0 where a lane is idle.
+    A rest of one token is a segment, too: it predicts nothing, but the state reads it.
+
+    Read in order, without shuffling, `lanes` items to a step. The number of steps done is the position, all of it:
+    `Subset(lanes, range(step * lanes.lanes, len(lanes)))` goes on from there. If every rank takes `rows` items at
+    once, batch by batch in turn, and `lanes` is a multiple of rows times ranks, then no lane ever changes its rank,
+    nor its row.
+    """
+
+    def __init__(
+        self, documents: Sequence[TokenizedDocument], lanes: int, length: int, *, epochs: int = 1, seed: int | None = 0
+    ):
+        _check(documents, length)
+        if lanes < 1:
+            raise ValueError(f"lanes={lanes}: reading takes at least one lane")
+        if epochs < 1:
+            raise ValueError(f"epochs={epochs}: read the documents at least once")
+        if lanes > (most := epochs * len(documents)):
+            raise ValueError(
+                f"lanes={lanes}: {lanes - most} of them would stand idle for the whole run, because there are only "
+                f"{most} documents in {epochs} epochs; use at most {most} lanes, or more epochs"
+            )
+        self.documents = documents
+        self.lanes = lanes
+        self.length = length
+        # Of each lane: the documents it takes, and the steps at which it takes them.
+        self._taken = [array("q") for _ in range(lanes)]
+        self._steps = [array("q") for _ in range(lanes)]
+        free = [(0, lane) for lane in range(lanes)]
+        for epoch in range(epochs):
+            for document in _order(len(documents), seed, epoch):
+                step, lane = free[0]
+                self._taken[lane].append(document)
+                self._steps[lane].append(step)
+                heapq.heapreplace(free, (step + -(-len(documents[document]) // length), lane))
+        self.steps = max(step for step, _ in free)
+
+    def __len__(self) -> int:
+        return self.steps * self.lanes
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        step, lane = divmod(range(len(self))[index], self.lanes)
+        latest = bisect_right(self._steps[lane], step) - 1
+        document = self.documents[self._taken[lane][latest]]
+        start = min((step - self._steps[lane][latest]) * self.length, len(document))
+        segment = _segment(document, start, min(start + self.length, len(document)))
+        return segment | {"starts_document": torch.tensor(start == 0)}
+
+
+def _order(count: int, seed: int | None, epoch: int) -> list[int]:
+    if seed is None:
+        return list(range(count))
+    # Python promises these numbers for all its versions, so that a run can be resumed with another one.
+    generator = random.Random(f"{seed} {epoch}")
+    return sorted(range(count), key=lambda _: generator.random())
+
+
 def collate(segments: Sequence[Mapping[str, Any]], pad_token_id: int = 0) -> dict[str, Tensor]:
     """Right-pad segments to the longest; where nothing is padded there is no `attention_mask`.
 
+    Rows may be empty; if all are, they are padded to one token, because models read no less.
     `labels` are there for Trainer, which counts the tokens of a batch by them; the models go by `shift_labels`.
     """
     if not segments:
         raise ValueError("no segments to collate: pass at least one")
+    lengths = torch.tensor([len(segment["input_ids"]) for segment in segments])
+    longest = max(1, int(lengths.max()))
 
     def padded(field: str, value: int) -> Tensor:
-        rows = [segment[field] for segment in segments]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+        rows = torch.full((len(segments), longest), value)
+        for row, segment in zip(rows, segments, strict=True):
+            row[: len(segment[field])] = segment[field]
+        return rows
 
     batch = {"input_ids": padded("input_ids", pad_token_id), "shift_labels": padded("shift_labels", IGNORED)}
-    lengths = torch.tensor([len(segment["input_ids"]) for segment in segments])
-    longest = batch["input_ids"].shape[1]
     if bool((lengths < longest).any()):
         batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
+    if "starts_document" in segments[0]:
+        batch["starts_document"] = torch.stack([segment["starts_document"] for segment in segments])
     return batch | {"labels": batch["shift_labels"]}

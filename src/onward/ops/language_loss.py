@@ -19,30 +19,36 @@ class _LanguageLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, factor: float) -> Tensor:
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
-        grad_hidden = torch.zeros_like(hidden) if wants_hidden else None
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight) if wants_weight else None
         exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         loss = torch.zeros((), dtype=exact, device=hidden.device)
-        size = max(1, LOGITS_AT_ONCE // weight.shape[0])
+        scaled = hidden * factor
+        size = min(len(labels), max(1, LOGITS_AT_ONCE // len(weight)))
+        # The same memory for every piece: fresh memory costs more than the work that is done in it.
+        room = hidden.new_empty(size, len(weight)), hidden.new_empty(size, len(weight), dtype=exact)
         for start in range(0, len(labels), size):
-            piece, wanted = hidden[start : start + size], labels[start : start + size]
-            places = torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)
+            piece, wanted = scaled[start : start + size], labels[start : start + size]
             ignored = wanted == IGNORED
-            logits = (piece @ weight.mT).to(exact).mul_(factor)
-            largest = logits.amax(-1, keepdim=True)
-            right = (logits[places] - largest[:, 0]).masked_fill_(ignored, 0)
-            shares = logits.sub_(largest).exp_()
-            total = shares.sum(-1, keepdim=True)
-            loss += (total.log()[:, 0].masked_fill_(ignored, 0) - right).sum()
+            rows, right = torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)
+            logits, shares = (x[: len(wanted)] for x in room)
+            torch.mm(piece, weight.mT, out=logits)
+            largest, best = logits.max(-1)
+            score = logits[rows, right].to(exact)
+            torch.softmax(logits, -1, dtype=exact, out=shares)
+            # The largest share never vanishes, and so tells the sum that all were divided by.
+            losses = largest.to(exact) - shares[rows, best].log() - score
+            loss += losses.masked_fill_(ignored, 0).sum()
             if grad_hidden is None and grad_weight is None:
                 continue
-            shares.mul_(total.reciprocal_().masked_fill_(ignored[:, None], 0).mul_(factor))
-            shares[places] -= factor * (~ignored).to(exact)
-            shares = shares.to(hidden.dtype)
+            shares[rows, right] -= 1
+            if bool(ignored.any()):
+                shares[ignored] = 0
+            errors = shares if exact == hidden.dtype else shares.to(hidden.dtype)
             if grad_hidden is not None:
-                torch.mm(shares, weight, out=grad_hidden[start : start + size])
+                torch.mm(errors, weight, out=grad_hidden[start : start + size]).mul_(factor)
             if grad_weight is not None:
-                grad_weight.addmm_(shares.mT, piece)
+                grad_weight.addmm_(errors.mT, piece)
         ctx.save_for_backward(grad_hidden, grad_weight)
         return loss
 

@@ -43,18 +43,44 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 def _is_complete(path: Path) -> bool:
     """Ours always are, being renamed into place; but copies break off and disks have faults."""
-    weights = list(path.glob("model*.safetensors"))
-    pickled = [path / "optimizer.pt", path / "scheduler.pt", *path.glob("rng_state*.pth")]
-    if not weights or len(pickled) < 3:
+    weights, states = list(path.glob("model*.safetensors")), saved_lanes(path)
+    optimizer = path / ("optimizer.bin" if (path / "optimizer.bin").is_file() else "optimizer.pt")  # .bin: from FSDP
+    pickled = [optimizer, path / "scheduler.pt", *path.glob("rng_state*.pth")]
+    if not weights or len(pickled) < 3 or not _has_all_lanes(states):
         return False
     try:
         read_state(path)
-        for file in weights:
+        for file in weights + states:
             with safe_open(file, "pt"):  # refuses a file that is shorter than its header says
                 pass
     except (OSError, ValueError, SafetensorError):
         return False
     return all(zipfile.is_zipfile(file) for file in pickled)  # their table of contents comes last
+
+
+# -- carried states: a file for some lanes, with their numbers and how many there are in all in its name
+
+
+def lanes_file(lanes: range, count: int) -> str:
+    return f"lanes-{lanes.start}-{lanes.stop - 1}-of-{count}.safetensors"
+
+
+def lanes_in(file: Path) -> range:
+    first, last, _ = map(int, re.findall(r"\d+", file.stem))
+    return range(first, last + 1)
+
+
+def saved_lanes(checkpoint: Path) -> list[Path]:
+    """The files with carried states, in the order of their lanes; none where nothing is carried on."""
+    return sorted(checkpoint.glob("lanes-*-of-*.safetensors"), key=lambda file: lanes_in(file).start)
+
+
+def _has_all_lanes(files: list[Path]) -> bool:
+    there = [lane for file in files for lane in lanes_in(file)]
+    return not files or there == list(range(int(re.findall(r"\d+", files[0].stem)[-1])))
+
+
+# -- a run's state, and writing
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

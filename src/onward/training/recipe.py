@@ -5,26 +5,61 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+OPTIMIZERS = ("adamw", "adafactor")
+# transformers' names; its "inverse_sqrt" is another, so that ours is made in optimizers.py.
+SCHEDULES = {
+    "constant": "constant_with_warmup",
+    "linear": "linear",
+    "cosine": "cosine",
+    "inverse_sqrt": "inverse_sqrt",
+}
 TRAINED = ("all", "carrier", "lora")
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "window-recurrent": {},
+    # The paper names optimiser, learning rate, schedule, warm-up and tokens per step; the rest is ours. It trained for
+    # 500,000 steps: max_tokens=65_536_000_000.
+    "block-recurrent": {
+        "optimizer": "adafactor",
+        "learning_rate": 1.0,
+        "schedule": "inverse_sqrt",
+        "warmup_steps": 1000,
+        "tokens_per_step": 32 * 4096,
+        "max_grad_norm": 0.0,
+        "epochs": 1,
+        "evaluate_every_tokens": 20_000_000,
+        "patience": None,
+        "gradient_checkpointing": False,
+    },
+}
+# Adafactor's rate is relative to the size of each parameter, AdamW's is not: this one, of 0.0016 at most, is ours.
+WITH_ADAMW: dict[str, dict[str, Any]] = {"block-recurrent": {"learning_rate": 0.05, "max_grad_norm": 1.0}}
 
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """The defaults are the paper's where it names a value: Adam, 100 linear warm-up steps and then a constant
-    learning rate, 2 epochs over segments of 20 windows, validation every 2 million tokens, early stopping,
-    the backbone trained too. It names no learning rate, batch size, patience or clipping: those are ours.
+    """The defaults are those for window-recurrent models, the paper's where it names a value: Adam, 100 linear
+    warm-up steps and then a constant learning rate, 2 epochs over segments of 20 windows, validation every 2
+    million tokens, early stopping, the backbone trained too. It names no learning rate, batch size, patience or
+    clipping: those are ours. `TrainingRecipe.preset("block-recurrent")` has the other paper's.
 
     Args:
+        optimizer: "adamw", or "adafactor" with momentum, whose steps are relative to the size of each parameter.
         learning_rate: of everything that has no rate of its own below.
         backbone_learning_rate, carrier_learning_rate: None for `learning_rate`. A carrier starts from
-            nothing, a backbone from its pretraining, so the carrier's is usually far larger.
-        batch_size: segments per update, over all processes.
+            nothing, a backbone from its pretraining, so the carrier's is usually far larger. Window-recurrent
+            models only, like `windows_per_segment`, `train` and `lora_rank`.
+        batch_size: segments (window-recurrent) or lanes (block-recurrent) per update, over all processes.
+        tokens_per_step: instead of `batch_size`; as many rows as make so many tokens, so that models with other
+            segments get as much text per update.
         segments_at_once: how many of them one process reads at a time; None for all its share. Fewer need
             less memory and give the same updates.
         windows_per_segment: how far back-propagation goes.
         epochs, max_tokens: training ends with whichever comes first.
-        schedule: "constant", "linear" or "cosine", after `warmup_steps` of linear warm-up, or half of all steps.
+        schedule: "constant", "linear" or "cosine", after `warmup_steps` of linear warm-up, or half of all steps;
+            or "inverse_sqrt": step n (from 1) has the rate min(1, n / warmup_steps) / sqrt(max(n, warmup_steps))
+            times `learning_rate`.
+        weight_decay: of matrices; not of norms, scales, biases, gates and what a document starts from.
         max_grad_norm: longer gradients are shortened to this; 0 for never.
         evaluate_every_tokens: the validation loss is measured this often, and at the end, and a checkpoint is
             saved each time. What is kept in the end is the model with the best.
@@ -37,10 +72,12 @@ class TrainingRecipe:
             gradients.
     """
 
+    optimizer: str = "adamw"
     learning_rate: float = 5e-5
     backbone_learning_rate: float | None = None
     carrier_learning_rate: float | None = 1e-3
     batch_size: int = 8
+    tokens_per_step: int | None = None
     segments_at_once: int | None = None
     windows_per_segment: int = 20
     epochs: float = 2
@@ -59,7 +96,20 @@ class TrainingRecipe:
     bf16: bool = False
     seed: int = 0
 
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> TrainingRecipe:
+        """The recipe for "window-recurrent" or "block-recurrent" models, with any field changed."""
+        if name not in PRESETS:
+            raise ValueError(f"no recipe {name!r}: choose one of {', '.join(map(repr, PRESETS))}")
+        values = dict(PRESETS[name])
+        if overrides.get("optimizer") == "adamw":
+            values |= WITH_ADAMW.get(name, {})
+        if "batch_size" in overrides:
+            values.pop("tokens_per_step", None)
+        return cls(**values | overrides)
+
     def __post_init__(self) -> None:
+        self._choose("optimizer", OPTIMIZERS)
         self._choose("schedule", tuple(SCHEDULES))
         self._choose("train", TRAINED)
         for name in ("gradient_checkpointing", "bf16"):
@@ -80,7 +130,7 @@ class TrainingRecipe:
             "lora_rank",
         ):
             self._number(name, at_least=1, whole=True)
-        for name in ("segments_at_once", "max_tokens", "patience", "save_every_tokens"):
+        for name in ("tokens_per_step", "segments_at_once", "max_tokens", "patience", "save_every_tokens"):
             self._number(name, at_least=1, whole=True, or_none=True)
 
     def _choose(self, name: str, allowed: tuple[Any, ...]) -> None:
@@ -114,14 +164,27 @@ class TrainingRecipe:
         own = self.carrier_learning_rate if part == "carrier" else self.backbone_learning_rate
         return self.learning_rate if own is None else own
 
-    def split_batch(self, processes: int) -> tuple[int, int]:
-        """How many segments one of the processes reads at once, and how often before an update."""
-        if self.batch_size % processes:
+    def rows(self, length: int) -> int:
+        """How many rows of `length` tokens make an update."""
+        if self.tokens_per_step is None:
+            return self.batch_size
+        if self.tokens_per_step % length:
+            fits = max(1, self.tokens_per_step // length) * length
             raise ValueError(
-                f"batch_size={self.batch_size} cannot be shared by {processes} processes: choose a multiple "
-                "of their number"
+                f"tokens_per_step={self.tokens_per_step} is no multiple of a segment's {length} tokens: choose one, "
+                f"such as {fits}"
             )
-        share = self.batch_size // processes
+        return self.tokens_per_step // length
+
+    def split_batch(self, processes: int, rows: int | None = None) -> tuple[int, int]:
+        """How many of an update's rows one of the processes reads at once, and how often before the update."""
+        rows = self.batch_size if rows is None else rows
+        if rows % processes:
+            given = f"batch_size={rows}" if self.tokens_per_step is None else f"a step of {rows} segments"
+            raise ValueError(
+                f"{given} cannot be shared by {processes} processes: choose a multiple of their number"
+            )
+        share = rows // processes
         at_once = share if self.segments_at_once is None else min(self.segments_at_once, share)
         if share % at_once:
             raise ValueError(
@@ -129,6 +192,15 @@ class TrainingRecipe:
                 ": choose a divisor"
             )
         return at_once, share // at_once
+
+    def refuse(self, names: tuple[str, ...], kind: str) -> None:
+        """Refuses what was set of these fields, which mean nothing for models of this kind."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                raise ValueError(
+                    f"{field.name}={value!r} means nothing for a {kind} model: leave it at {field.default!r}"
+                )
 
     def that_shape_the_result(self) -> dict[str, Any]:
         """The fields that must not change when a run is taken up again."""

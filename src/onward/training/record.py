@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import TokenizedDocument
 from . import checkpoints
 from .progress import Stopwatch
@@ -47,7 +46,7 @@ class TrainingResult:
 
 
 def describe(
-    model: WindowRecurrentForCausalLM,
+    model: PreTrainedModel,
     recipe: TrainingRecipe,
     training: Sequence[TokenizedDocument],
     validation: Sequence[TokenizedDocument],
@@ -101,13 +100,14 @@ def claim(folder: Path, described: dict[str, Any], resume: bool) -> None:
 
 def save_result(
     trainer: RecurrentTrainer,
-    model: WindowRecurrentForCausalLM,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    recipe: TrainingRecipe,
+    weights: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """`training.json` comes last: where it is, all the rest is too."""
-    folder, state = trainer.folder, trainer.state
-    model.save_pretrained(folder)
+    folder, state, recipe = trainer.folder, trainer.state, trainer.recipe
+    options: dict[str, Any] = {} if weights is None else {"state_dict": weights}
+    model.save_pretrained(folder, **options)
     tokenizer.save_pretrained(folder)
     history = _history(state.log_history)
     checkpoints.write_json(
@@ -184,7 +184,7 @@ def read_result(folder: Path) -> TrainingResult:
     return TrainingResult(path=folder, **{name: saved[name] for name in names})
 
 
-def load_result(model: WindowRecurrentForCausalLM, folder: Path) -> TrainingResult:
+def load_result(model: PreTrainedModel, folder: Path) -> TrainingResult:
     trained = type(model).from_pretrained(folder)
     model.load_state_dict(trained.state_dict())
     model.eval()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +13,34 @@ import torch
 import transformers
 from transformers import (
     EarlyStoppingCallback,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
     TrainingArguments,
     set_seed,
 )
 
-from .. import windows
 from ..corpora import Document
+from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import Segments, TokenizedDocument, tokenize
 from . import checkpoints
+from .feeding import Feeding, Plan, collate
+from .lanes import LaneFeeding
 from .progress import ProgressBar, Stopwatch
 from .recipe import SCHEDULES, TrainingRecipe
 from .record import RESULT, TrainingResult, claim, describe, load_result, read_result, save_result
-from .trainable import trainable
-from .trainer import RecurrentTrainer, SaveMoreOften, collate
+from .segments import SegmentFeeding
+from .trainer import EveryGradient, RecurrentTrainer, SaveMoreOften
 
-
-@dataclass(frozen=True)
-class Plan:
-    """A recipe in steps of its data."""
-
-    steps: int
-    tokens: int
-    evaluate_every: int
-    save_every: int | None
+FEEDINGS: dict[type[PreTrainedModel], type[Feeding]] = {
+    WindowRecurrentForCausalLM: SegmentFeeding,
+    BlockRecurrentForCausalLM: LaneFeeding,
+}
 
 
 def train(
-    model: WindowRecurrentForCausalLM,
+    model: PreTrainedModel,
     train_documents: Iterable[Document] | Sequence[TokenizedDocument],
     validation_documents: Iterable[Document] | Sequence[TokenizedDocument],
     tokenizer: PreTrainedTokenizerBase,
@@ -57,27 +53,30 @@ def train(
 ) -> TrainingResult:
     """Trains the model in place, and saves it, its tokenizer and `training.json` in `output_dir`.
 
-    Recurrent models, their constant controls and plain windows (the carriers "constant" and "none") read
-    the same segments in the same order, which only the recipe's seed decides. Each segment starts anew;
-    validation documents are read whole.
+    Window-recurrent models read segments, each of which starts anew. Recurrent ones, their constant controls and
+    plain windows (the carriers "constant" and "none") read the same in the same order, which only the recipe's seed
+    decides. Block-recurrent models read lanes: the state goes on from step to step to a document's end. Validation
+    documents are read whole. Without a recipe it is the one of the model's paper.
 
     Called again with the same arguments, a run that was killed goes on from its last complete checkpoint as
     if nothing had happened, and one that has ended only loads its result. `resume=False` refuses a folder
-    that holds a run. Several processes share each batch, see docs/window-recurrence.md.
+    that holds a run. Several processes share each batch, see docs/training.md.
     """
-    recipe = recipe or TrainingRecipe()
-    _check_arguments(model, report_to)
+    kind = _feeding_of(model)
+    recipe = recipe or TrainingRecipe.preset(kind.kind)
+    feeding = kind(model, recipe)
+    _check_logging(report_to)
     training = _tokenized(train_documents, tokenizer, "training")
     validation = _tokenized(validation_documents, tokenizer, "validation")
-    _require_a_second_window(model, training)
+    feeding.check_documents(training)
     folder = Path(output_dir).expanduser().resolve()
     claim(folder, describe(model, recipe, training, validation), resume)
     if (folder / RESULT).is_file():
         return load_result(model, folder)
 
     set_seed(recipe.seed)
-    with trainable(model, recipe), _left_as_found(model):
-        trainer, plan = _make_trainer(model, training, validation, folder, recipe, report_to)
+    with feeding.trainable(), _left_as_found(model):
+        trainer, plan = _make_trainer(feeding, training, validation, folder, report_to)
         bar = ProgressBar(plan.tokens)
         if progress:
             trainer.add_callback(bar)
@@ -86,15 +85,16 @@ def train(
         finally:
             bar.close()
     model.eval()
+    weights = trainer.whole_weights()
     if trainer.args.should_save:
         with checkpoints.writing(folder / RESULT, folder):
-            save_result(trainer, model, tokenizer, recipe)
+            save_result(trainer, model, tokenizer, weights)
     trainer.accelerator.wait_for_everyone()
     return read_result(folder)
 
 
 @contextmanager
-def _left_as_found(model: WindowRecurrentForCausalLM) -> Iterator[None]:
+def _left_as_found(model: PreTrainedModel) -> Iterator[None]:
     """Trainer sets `use_cache`; accelerate puts a `forward` of its own on a model that trains in bfloat16."""
     settings, attributes = dict(model.config.__dict__), set(model.__dict__)
     try:
@@ -110,23 +110,29 @@ def _left_as_found(model: WindowRecurrentForCausalLM) -> Iterator[None]:
 
 def _run(trainer: RecurrentTrainer) -> None:
     last = checkpoints.last_checkpoint(trainer.folder)
-    if last is None and trainer.model.config.carrier == "constant":
-        trainer.start_constant()
-    if last is not None and checkpoints.ended_training(last):
+    if last is None:
+        trainer.feeding.start(trainer)
+        trainer.train()
+    elif checkpoints.ended_training(last):
         trainer.take_over(last)
     else:
-        trainer.train(resume_from_checkpoint=str(last) if last else None)
+        trainer.take_up(last)
 
 
 # -- what is asked for
 
 
-def _check_arguments(model: Any, report_to: str | list[str]) -> None:
-    if not isinstance(model, WindowRecurrentForCausalLM):
-        raise TypeError(
-            f"train takes a recurrent language model, got {type(model).__name__}: give it recurrence with "
-            "onward.add_recurrence(model), with carrier='none' for plain windows"
-        )
+def _feeding_of(model: Any) -> type[Feeding]:
+    for kind, feeding in FEEDINGS.items():
+        if isinstance(model, kind):
+            return feeding
+    raise TypeError(
+        f"train takes a recurrent language model, got {type(model).__name__}: give it recurrence with "
+        "onward.add_recurrence(model), with carrier='none' for plain windows"
+    )
+
+
+def _check_logging(report_to: str | list[str]) -> None:
     if "tensorboard" in report_to and importlib.util.find_spec("tensorboard") is None:
         raise ModuleNotFoundError(
             "report_to='tensorboard' needs the package tensorboard: pip install tensorboard"
@@ -152,57 +158,30 @@ def _tokenized(
     return predictable
 
 
-def _require_a_second_window(
-    model: WindowRecurrentForCausalLM, documents: Sequence[TokenizedDocument]
-) -> None:
-    window, longest = model.config.window, max(map(len, documents))
-    if model.config.carrier != "none" and longest < window + 2:
-        raise ValueError(
-            f"the training documents are too short: the longest has {longest} tokens and fits into one "
-            f"window of {window}, so that nothing is ever carried; use longer documents or a smaller window"
-        )
-
-
-def _make_plan(segments: Segments, recipe: TrainingRecipe) -> Plan:
-    """Everything that the recipe counts in tokens, counted in steps; those have the same size on average."""
-    tokens = sum(map(len, segments.documents))
-    steps_per_epoch = math.ceil(len(segments) / recipe.batch_size)
-    tokens_per_step = tokens / steps_per_epoch
-    steps = math.ceil(recipe.epochs * steps_per_epoch)
-    if recipe.max_tokens is not None:
-        steps = min(steps, math.ceil(recipe.max_tokens / tokens_per_step))
-
-    def every(tokens: int) -> int:
-        return min(max(1, round(tokens / tokens_per_step)), steps)
-
-    save = None if recipe.save_every_tokens is None else every(recipe.save_every_tokens)
-    return Plan(steps, round(steps * tokens_per_step), every(recipe.evaluate_every_tokens), save)
-
-
 def _make_trainer(
-    model: WindowRecurrentForCausalLM,
+    feeding: Feeding,
     training: list[TokenizedDocument],
     validation: list[TokenizedDocument],
     folder: Path,
-    recipe: TrainingRecipe,
     report_to: str | list[str],
 ) -> tuple[RecurrentTrainer, Plan]:
-    length = windows.segment_length(recipe.windows_per_segment, model.config.window, model.config.overlap)
-    segments = Segments(training, length, min_length=min(2, length))
+    dataset, epochs = feeding.data(training)
     # Documents of like length together, so that rows of a batch end together.
     whole = Segments(sorted(validation, key=len, reverse=True), max(map(len, validation)))
-    plan = _make_plan(segments, recipe)
+    recipe, plan = feeding.recipe, feeding.plan(dataset, training, epochs)
     callbacks: list[transformers.TrainerCallback] = [Stopwatch()]
+    if feeding.every_gradient:
+        callbacks.append(EveryGradient())
     if recipe.patience is not None:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
     if plan.save_every is not None:
         callbacks.append(SaveMoreOften(plan.save_every))
     trainer = RecurrentTrainer(
-        model,
-        _arguments(folder, recipe, plan, report_to),
-        recipe=recipe,
+        feeding.model,
+        _arguments(folder, feeding, plan, report_to),
+        feeding=feeding,
         data_collator=collate,
-        train_dataset=segments,
+        train_dataset=dataset,
         eval_dataset=whole,
         callbacks=callbacks,
     )
@@ -211,12 +190,14 @@ def _make_trainer(
 
 
 def _arguments(
-    folder: Path, recipe: TrainingRecipe, plan: Plan, report_to: str | list[str]
+    folder: Path, feeding: Feeding, plan: Plan, report_to: str | list[str]
 ) -> TrainingArguments:
+    recipe = feeding.recipe
     arguments = TrainingArguments(
         output_dir=str(folder),
         seed=recipe.seed,
         data_seed=recipe.seed,
+        train_sampling_strategy=feeding.sampling,
         max_steps=plan.steps,
         learning_rate=recipe.rate_of("backbone"),
         lr_scheduler_type=SCHEDULES[recipe.schedule],
@@ -239,6 +220,7 @@ def _arguments(
         logging_nan_inf_filter=False,
         include_num_input_tokens_seen="non_padding",
         remove_unused_columns=False,
+        ddp_find_unused_parameters=False if feeding.every_gradient else None,
         dataloader_pin_memory=torch.accelerator.is_available(),
         disable_tqdm=True,
         log_level="passive",
@@ -248,7 +230,7 @@ def _arguments(
     # Several GPUs without a launcher would be threads that share one model, and a state cannot be gathered from them.
     arguments._n_gpu = min(1, arguments.n_gpu)
     # How many processes there are is known only now.
-    at_once, accumulated = recipe.split_batch(arguments.world_size)
+    at_once, accumulated = recipe.split_batch(arguments.world_size, feeding.rows)
     arguments.per_device_train_batch_size = arguments.per_device_eval_batch_size = at_once
     arguments.gradient_accumulation_steps = accumulated
     return arguments

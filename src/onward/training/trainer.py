@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
-from .. import streams, windows
-from ..models.window_recurrent import CARRIERS, WindowRecurrentForCausalLM
-from ..state import WindowState
 from . import checkpoints
-from .recipe import TrainingRecipe
-
-IGNORED = streams.IGNORED
+from .feeding import Feeding
+from .optimizers import adafactor, inverse_sqrt_schedule
+from .sharding import as_long_everywhere, check_fsdp, is_sharded, never_empty
+from .validation import document_losses
 
 
 class NonFiniteLossError(ArithmeticError):
     """The loss, or its gradient, is not a number any more; the weights were not touched by it."""
-
-
-def collate(segments: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """A batch with a mask even where nothing is padded: Trainer counts tokens by it."""
-    batch = streams.collate(segments)
-    batch.setdefault("attention_mask", torch.ones_like(batch["input_ids"]))
-    return batch
 
 
 class SaveMoreOften(TrainerCallback):
@@ -44,16 +34,30 @@ class SaveMoreOften(TrainerCallback):
             control.should_save = True
 
 
+class EveryGradient(TrainerCallback):
+    """A parameter that a step did not ask for, such as a document's initial state where none began, has a gradient of
+    zeros, as it has on several processes: optimisers pass over parameters without one, and lose their time."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):  # type: ignore[no-untyped-def]
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+
 class RecurrentTrainer(Trainer):
-    """Two learning rates, a validation loss per token over whole documents, checkpoints that are whole or not
-    there, and an end with an error where the loss is no number."""
+    """State that is carried from step to step, the papers' optimisers and learning rates, a validation loss per
+    token over whole documents, checkpoints that are whole or not there, and an end with an error where the loss is
+    no number."""
 
-    model: WindowRecurrentForCausalLM
+    model: PreTrainedModel
 
-    def __init__(self, *args: Any, recipe: TrainingRecipe, **kwargs: Any):
-        self.recipe = recipe
+    def __init__(self, *args: Any, feeding: Feeding, **kwargs: Any):
+        self.feeding, self.recipe = feeding, feeding.recipe
         self._saving = False
         super().__init__(*args, **kwargs)
+        if self.is_fsdp_enabled:
+            check_fsdp(feeding, self.accelerator.state.fsdp_plugin)
+        self.carried = feeding.carried(self.args)
 
     @property
     def folder(self) -> Path:
@@ -63,27 +67,57 @@ class RecurrentTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
-            self.optimizer = kind(self._parameter_groups(), **options)
+            groups = self._parameter_groups(self.model if model is None else model)
+            if self.recipe.optimizer == "adafactor":
+                self.optimizer = adafactor(groups)
+            else:
+                kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+                self.optimizer = kind(groups, **options)
         return self.optimizer
 
-    def _parameter_groups(self) -> list[dict[str, Any]]:
-        decaying = set(self.get_decay_parameter_names(self.model))
-        groups: dict[tuple[str, bool], list[nn.Parameter]] = {}
-        for name, parameter in self.model.named_parameters():
+    def _parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        decaying = set(self.get_decay_parameter_names(model))
+        groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                part = "carrier" if name.startswith("carrier.") else "backbone"
-                groups.setdefault((part, name in decaying), []).append(parameter)
+                kind = self.feeding.learning_rate(name), name in decaying and self.feeding.decays(name)
+                groups.setdefault(kind, []).append(parameter)
         return [
-            {
-                "params": parameters,
-                "lr": self.recipe.rate_of(part),
-                "weight_decay": self.args.weight_decay if decays else 0.0,
-            }
-            for (part, decays), parameters in groups.items()
+            {"params": parameters, "lr": rate, "weight_decay": self.args.weight_decay if decays else 0.0}
+            for (rate, decays), parameters in groups.items()
         ]
 
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        if self.recipe.schedule == "inverse_sqrt" and self.lr_scheduler is None:
+            ramp = self.args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = inverse_sqrt_schedule(
+                optimizer or self.create_optimizer(), self.recipe.warmup_steps, ramp
+            )
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
     # -- one step
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        inputs = self.carried.before(inputs)
+        if self.is_fsdp_enabled:
+            inputs["attention_mask"] = never_empty(inputs["attention_mask"])
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        self.carried.after(outputs.state)
+        return (loss, outputs) if return_outputs else loss
+
+    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """A step may read but a document's last token, which has nothing to predict; its loss is 0, not 0 / 0."""
+        count = super()._get_num_items_in_batch(*args, **kwargs)
+        return count.clamp(min=1) if isinstance(count, Tensor) else count
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)
@@ -122,7 +156,11 @@ class RecurrentTrainer(Trainer):
         self.callback_handler.eval_dataloader = dataloader
         totals = torch.zeros(2, dtype=torch.float64)
         for batch in dataloader:
-            of_rows = document_losses(self.model, self._prepare_inputs(batch))
+            batch = self._prepare_inputs(batch)
+            if self.is_fsdp_enabled:
+                batch = as_long_everywhere(batch, self.accelerator)
+            pieces = self.feeding.pieces(batch["input_ids"].shape[1])
+            of_rows = document_losses(self.model, batch, pieces)
             # Several processes share the documents; copies that only fill up the last batch are left out.
             totals += self.accelerator.gather_for_metrics(of_rows).sum(0).cpu()
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
@@ -154,6 +192,7 @@ class RecurrentTrainer(Trainer):
         self._saving = True
         try:
             super()._save_checkpoint(model, trial)
+            self.carried.save(self.folder / checkpoints.UNFINISHED / name)
         finally:
             self._saving = False
         self.accelerator.wait_for_everyone()
@@ -172,65 +211,21 @@ class RecurrentTrainer(Trainer):
         lost = [name for name in load_result.missing_keys if places.get(name) not in loaded]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=lost))
 
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """The model's parameters, where processes share them (FSDP) and must all help to put them together."""
+        return self.accelerator.get_state_dict(self.model) if is_sharded(self.model) else None
+
+    def take_up(self, checkpoint: Path) -> None:
+        """Goes on from a checkpoint as if nothing had happened."""
+        self.carried.load(checkpoint)
+        self.train(resume_from_checkpoint=str(checkpoint))
+
     def take_over(self, checkpoint: Path) -> None:
         """The end of a run that was stopped between its last checkpoint and the saving of its result."""
         self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         best = self.folder / f"checkpoint-{self.state.best_global_step}"
-        self._load_from_checkpoint(str(best if best.is_dir() else checkpoint))
-
-    # -- the control
-
-    def start_constant(self) -> None:
-        """Gives the carrier "constant" the mean of the memories that the carrier it stands for has after the
-        first batch."""
-        with torch.random.fork_rng():
-            batch = self._prepare_inputs(next(iter(self.get_train_dataloader())))
-            memories = real_memories(self.model, batch)
-        # Each process has read another part of the batch.
-        sums = [self.accelerator.reduce(m.sum(0, keepdim=True), reduction="sum") for m in memories]
-        count = self.accelerator.reduce(
-            torch.tensor(len(memories[0]), device=self.args.device), reduction="sum"
-        )
-        if count > 0:
-            self.model.carrier.start_from(tuple(total / count for total in sums))  # type: ignore[operator]
-
-
-@torch.no_grad()
-def real_memories(model: WindowRecurrentForCausalLM, batch: Mapping[str, Tensor]) -> list[Tensor]:
-    """What a new carrier of the kind that the model's constant stands for carries after the batch, of the
-    rows that carry something; the floating-point parts only."""
-    constant, was_training = model.carrier, model.training
-    model.carrier = CARRIERS[model.config.stands_for](model.config).to(model.device, model.dtype)
-    model.eval()
-    try:
-        # No one looks at the logits; one is the fewest that can be asked for.
-        state = model(batch["input_ids"], batch["attention_mask"], use_cache=False, logits_to_keep=1).state
-    finally:
-        model.carrier = constant
-        model.train(was_training)
-    rows = torch.tensor(state.has_memory, device=model.device)
-    return [part[rows] for part in state.memory if part.is_floating_point()]
-
-
-@torch.no_grad()
-def document_losses(model: WindowRecurrentForCausalLM, batch: Mapping[str, Tensor]) -> Tensor:
-    """Per row the total loss and the number of labels, [B, 2]. The documents are read on window by window, so
-    that only one window's logits are there at a time, and rows that have ended are read no further."""
-    lengths = batch["attention_mask"].sum(1)
-    totals = torch.zeros(len(lengths), 2, dtype=torch.float64, device=lengths.device)
-    rows = torch.arange(len(lengths), device=lengths.device)
-    state: WindowState | None = None
-    for window in windows.windows(int(lengths.max()), model.config.window, model.config.overlap):
-        alive = (lengths[rows] > window.scored).nonzero()[:, 0]
-        if state is not None and len(alive) < len(rows):
-            rows, state = rows[alive], state.select(alive)
-        columns = slice(window.scored, window.stop)
-        mask, labels = (batch[name][rows, columns] for name in ("attention_mask", "shift_labels"))
-        output = model(batch["input_ids"][rows, columns], mask, state=state, use_cache=False)
-        state = output.state
-        losses = nn.functional.cross_entropy(
-            output.logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
-        )
-        totals[rows, 0] += losses.double().sum(1)
-        totals[rows, 1] += (labels != IGNORED).double().sum(1)
-    return totals
+        best = best if best.is_dir() else checkpoint
+        if self.is_fsdp_enabled:  # and yet not sharded, since nothing is trained
+            self.model.load_state_dict(type(self.model).from_pretrained(best).state_dict())
+        else:
+            self._load_from_checkpoint(str(best))

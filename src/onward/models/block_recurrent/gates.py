@@ -25,7 +25,7 @@ class FixedGate(nn.Module):
 
     def forward(self, state: Tensor, given: Tensor) -> Tensor:
         """state: [..., S, d]; given: [..., S, fan_in]."""
-        new = self.kernel(given)
+        new = self.kernel(given).to(state.dtype)  # which autocast would lower
         return torch.lerp(new.tanh() if self.tanh else new, state, self.forget.sigmoid())
 
     def values(self, given: Tensor) -> dict[str, Tensor]:

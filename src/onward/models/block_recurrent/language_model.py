@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import GenerationMixin
 
 from ...ops.language_loss import IGNORED, language_loss
@@ -76,7 +77,7 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
 
     @property
     def _logit_factor(self) -> float:
-        return 1 / math.sqrt(self.config.hidden_size)
+        return 1 / math.sqrt(self.config.hidden_size) if self.config.tie_word_embeddings else 1.0
 
     def _loss(self, hidden: Tensor, wanted: Tensor, count: Tensor | int | None) -> Tensor:
         total = language_loss(hidden.flatten(0, 1), self.lm_head.weight, wanted.flatten(), self._logit_factor)
@@ -85,7 +86,9 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         loss = total / count
         if self.training and torch.distributed.is_initialized():
             # Processes wait for a gradient of every parameter, and a call without a whole block never asks the cell.
-            loss = loss + 0 * sum(p.sum() for p in self.parameters() if p.requires_grad)
+            # Those that are in parts (FSDP) their layers have seen to.
+            here = (p for p in self.parameters() if p.requires_grad and not isinstance(p, DTensor))
+            loss = loss + 0 * sum(p.sum() for p in here)
         return loss
 
 

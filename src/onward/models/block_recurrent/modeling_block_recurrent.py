@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -61,7 +62,9 @@ class BlockRecurrentLayer(nn.Module):
     def forward(
         self, x: Tensor, state: LayerState, layout: Layout, feedback: Opened | None = None
     ) -> tuple[Tensor, LayerState]:
-        """x: [B, N, d]. The state comes with its block opened; `feedback`: the one that other layers read."""
+        """x: [B, N, d]. `feedback`: the open block that all layers read; the state then comes with its block opened."""
+        if feedback is None:  # in here, where FSDP has the layer's parameters whole
+            state = self.opened(state, layout)
         query, key, value, *to_states = self.attention.project(self.dropout(self.attention_norm(x)))
         new = Pairs(key, value)
         recent = Pairs(*(past.to(key.dtype) for past in state.recent))  # autocast works in another dtype
@@ -81,6 +84,8 @@ class BlockRecurrentLayer(nn.Module):
         joined = torch.stack(parts, 1).permute(0, 3, 1, 2, 4).flatten(2)  # [B, N, (2) H D]
         x = x + self.dropout(self.attention.output(joined))
         x = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        if self.training and isinstance(self, FSDPModule):  # processes wait for a gradient of every parameter
+            x = x + 0 * sum(p.sum() for p in self.parameters() if p.requires_grad)
         return x, LayerState(layout.recent(recent, new), cell, memory)
 
     def opened(self, state: LayerState, layout: Layout) -> LayerState:
@@ -315,9 +320,9 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
     ) -> tuple[Tensor, BlockState, list[Tensor]]:
         """All layers over tokens that, with feedback, lie in one block of their row."""
         layers = cast(list[BlockRecurrentLayer], list(self.layers))
-        opened = [layer.opened(before, layout) for layer, before in zip(layers, state.layers, strict=True)]
-        feedback = None
+        opened, feedback = list(state.layers), None
         if self.config.feedback:
+            opened = [layer.opened(before, layout) for layer, before in zip(layers, state.layers, strict=True)]
             source = opened[self.config.recurrent_layers[-1] - 1].cell
             assert source is not None
             feedback = source.opened

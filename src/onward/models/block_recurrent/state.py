@@ -70,7 +70,11 @@ class BlockState(CarriedState):
     def reset(self, rows: Sequence[bool] | Tensor) -> BlockState:
         """Lets the marked rows start a new document: nothing of the old one can be seen any more."""
         marks = self._check_marks(rows)
-        return replace(self, tokens=tuple(0 if mark else n for n, mark in zip(self.tokens, marks, strict=True)))
+        if not any(n for n, mark in zip(self.tokens, marks, strict=True) if mark):
+            return self
+        # No one looks at zeros either; but numbers that went wrong would go on even where they count for nothing.
+        kept = self._map(lambda t: t.masked_fill(_as_mask(marks, t), 0))
+        return replace(kept, tokens=tuple(0 if mark else n for n, mark in zip(self.tokens, marks, strict=True)))
 
     def swap_states(self, order: Sequence[int]) -> BlockState:
         """Each row with the state vectors, and the memory, of another row: the control that shows what their
@@ -107,6 +111,10 @@ class BlockState(CarriedState):
         tensors, facts = load_tensors(path, "block")
         layers = tuple(_rebuilt(LayerState, tensors, f"{i}.") for i in range(facts["layers"]))
         return cls(facts["model"], tuple(facts["tokens"]), layers)  # type: ignore[arg-type]
+
+
+def _as_mask(marks: Sequence[bool], like: Tensor) -> Tensor:
+    return torch.tensor(marks, device=like.device).view(-1, *[1] * (like.dim() - 1))
 
 
 # -- nests of named tuples as flat names, "3.cell.opened.keys"

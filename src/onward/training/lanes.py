@@ -1,0 +1,111 @@
+"""Block-recurrent models are fed lanes: each row of the batch follows a document from step to step, and its state
+goes with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+from transformers import TrainingArguments
+
+from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
+from ..streams import Lanes, TokenizedDocument
+from .checkpoints import lanes_file, lanes_in, saved_lanes
+from .feeding import Carried, Feeding
+
+
+class LaneFeeding(Feeding):
+    kind = "block-recurrent"
+    foreign = ("backbone_learning_rate", "carrier_learning_rate", "windows_per_segment", "train", "lora_rank")
+    sampling = "sequential"  # Lanes shuffle the documents themselves
+    every_gradient = True
+    model: BlockRecurrentForCausalLM
+
+    @property
+    def length(self) -> int:
+        return self.model.config.segment_length
+
+    def data(self, documents: Sequence[TokenizedDocument]) -> tuple[Dataset, int]:
+        epochs = math.ceil(self.recipe.epochs)
+        if self.recipe.max_tokens is not None:
+            # One more than is read, so that no lane stands idle when the run ends.
+            epochs = min(epochs, math.ceil(self.recipe.max_tokens / sum(map(len, documents))) + 1)
+        return Lanes(documents, self.rows, self.length, epochs=epochs, seed=self.recipe.seed), epochs
+
+    def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:
+        """While no lane stands idle, as at the end some do."""
+        segments = sum(math.ceil(len(document) / self.length) for document in documents)
+        return self.rows * sum(map(len, documents)) / segments
+
+    def pieces(self, length: int) -> Iterator[tuple[int, int]]:
+        window = self.model.config.window  # whole segments would make far larger logits, and be no faster
+        for start in range(0, length, window):
+            yield start, start + window
+
+    @property
+    def reads_piecewise(self) -> bool:
+        return self.model.config.feedback or self.recipe.gradient_checkpointing
+
+    def carried(self, arguments: TrainingArguments) -> Carried:
+        return CarriedStates(self.rows, arguments)
+
+    def decays(self, parameter: str) -> bool:
+        # All matrices are weights of a module; scales, gates' biases, state ids and initial states are not.
+        return parameter.endswith(".weight")
+
+
+class CarriedStates(Carried):
+    """The states of the lanes that this process reads, a group of lanes for each batch of a step.
+
+    Trainer hands batches out in turn: batch k of a step, with the lanes from k times its size on, to process
+    k % processes. So a lane stays with its process, and comes back at the same turn of the next step.
+    """
+
+    def __init__(self, lanes: int, arguments: TrainingArguments):
+        size, processes = arguments.per_device_train_batch_size, arguments.world_size
+        turns = range(arguments.gradient_accumulation_steps)
+        batches = [turn * processes + arguments.process_index for turn in turns]
+        self.lanes, self.device = lanes, arguments.device
+        self.groups = [range(batch * size, (batch + 1) * size) for batch in batches]
+        self.states: list[BlockState | None] = [None for _ in turns]
+        self.turn = 0
+
+    def before(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "state": self.states[self.turn]}
+
+    def after(self, state: BlockState) -> None:
+        # Back-propagation ends with the step. In one piece, as from a checkpoint: other strides may round otherwise.
+        self.states[self.turn] = state._map(lambda t: t.detach().contiguous())
+        self.turn = (self.turn + 1) % len(self.states)
+
+    # -- checkpoints: a file for each group, which has the numbers of its lanes in its name
+
+    def save(self, checkpoint: Path) -> None:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        for group, state in zip(self.groups, self.states, strict=True):
+            assert state is not None  # checkpoints come after steps
+            state.save(checkpoint / lanes_file(group, self.lanes))
+
+    def load(self, checkpoint: Path) -> None:
+        """Processes, and lanes read at once, may be others than when the checkpoint was written: each lane is
+        looked up."""
+        files = [(file, lanes_in(file)) for file in saved_lanes(checkpoint)]
+        self.states = [self._read(files, group) for group in self.groups]
+        self.turn = 0
+
+    def _read(self, files: list[tuple[Path, range]], group: range) -> BlockState:
+        parts = []
+        for file, lanes in files:
+            rows = [lane - lanes.start for lane in group if lane in lanes]
+            if rows:
+                state = BlockState.load(file)
+                parts.append(state if len(rows) == state.batch_size else state.select(rows))
+        if sum(part.batch_size for part in parts) < len(group):
+            raise FileNotFoundError(
+                f"{files[0][0].parent if files else 'the checkpoint'} lacks the carried state of some of the lanes "
+                f"{group.start} to {group.stop - 1}: delete that folder, to go on from the checkpoint before"
+            )
+        return (parts[0] if len(parts) == 1 else BlockState.join(parts)).to(self.device)

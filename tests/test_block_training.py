@@ -1,0 +1,569 @@
+import gc
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.data_loader import BatchSamplerShard
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.utils.launch import prepare_multi_gpu_env
+from small_models import byte_tokenizer
+from test_training import (
+    _interrupt_after,
+    in_a_process,
+    killed_while,
+    losses,
+    same,
+    validations,
+)
+from torch.utils.data import BatchSampler, SequentialSampler
+from transformers import Adafactor, AutoModelForCausalLM, Trainer
+
+from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockState
+from onward.streams import Lanes, TokenizedDocument
+from onward.training import NonFiniteLossError, RecurrentTrainer, TrainingRecipe, train
+from onward.training import checkpoints as on_disk
+from onward.training.feeding import collate
+from onward.training.lanes import CarriedStates, LaneFeeding
+from onward.training.optimizers import inverse_sqrt
+from onward.training.sharding import check_fsdp
+
+VOCABULARY, LENGTH, LANES = 64, 16, 4
+UNEVEN = (100, 37, 61, 16, 2, 80, 45)  # whole segments, parts of one, and parts of a block
+HELD_OUT = (50, 33, 9, 2)
+gc.freeze()  # Trainer collects garbage at every start, among all that was imported
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_tokenizer()
+
+
+def documents(lengths=UNEVEN, seed=0):
+    """Each draws from its own six tokens, so that there is something to remember."""
+    draw = random.Random(seed)
+    made = []
+    for number, length in enumerate(lengths):
+        ids = draw.choices(draw.sample(range(VOCABULARY), 6), k=length)
+        made.append(TokenizedDocument(f"d{number}", torch.tensor(ids, dtype=torch.int32), length, length))
+    return made
+
+
+def make_model(seed=0, **fields):
+    torch.manual_seed(seed)
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "window": 8,
+        "segment_length": LENGTH,
+        "num_states": 4,
+        "recurrent_layers": [2],
+        "dropout": 0.05,
+    }
+    return BlockRecurrentForCausalLM(BlockRecurrentConfig(**sizes | fields))
+
+
+def exact_model(**fields):
+    """Without chance and nearly without rounding, which Adafactor's first steps would enlarge."""
+    return make_model(dropout=0.0, **fields).double()
+
+
+def recipe(**changes):
+    values = {"batch_size": LANES, "learning_rate": 0.2, "warmup_steps": 3, "epochs": 2}
+    return TrainingRecipe.preset("block-recurrent", **values | changes)
+
+
+def run(folder, tokenizer, model=None, training=None, **changes):
+    return train(
+        make_model() if model is None else model,
+        documents() if training is None else training,
+        documents(HELD_OUT, 1),
+        tokenizer,
+        folder,
+        recipe(**changes),
+        progress=False,
+    )
+
+
+@torch.no_grad()
+def token_losses(model, document):
+    """Of a document that is read whole in one call: the loss of every token but the first."""
+    ids = document.ids.long()[None]
+    return torch.nn.functional.cross_entropy(model.eval()(ids).logits[0, :-1], ids[0, 1:], reduction="none")
+
+
+def batches_of(folder, tokenizer, monkeypatch, **changes):
+    seen = []
+
+    def record(self, model, inputs, *args):
+        seen.append(inputs)
+        return Trainer.training_step(self, model, inputs, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecurrentTrainer, "training_step", record)
+        return seen, run(folder, tokenizer, **changes)
+
+
+# -- a run and its result
+
+
+def test_a_run_leaves_a_model_that_has_learnt_and_a_record(tokenizer, tmp_path):
+    model = make_model()
+    result = run(tmp_path, tokenizer, model, epochs=6)
+    assert same(AutoModelForCausalLM.from_pretrained(tmp_path), model)
+    assert losses(result)[-1] < 0.8 * losses(result)[0] and not model.training
+    assert result.best_validation_loss == min(validations(result))
+    assert result.tokens == 6 * sum(UNEVEN)
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert record["recipe"]["optimizer"] == "adafactor" and record["recipe"]["schedule"] == "inverse_sqrt"
+    again = make_model(seed=1)
+    assert run(tmp_path, tokenizer, again, epochs=6) == result and same(again, model)
+
+
+def test_every_token_is_read_once_in_an_epoch_and_in_the_order_of_the_lanes(tokenizer, tmp_path, monkeypatch):
+    seen, result = batches_of(tmp_path, tokenizer, monkeypatch, epochs=1)
+    read = torch.cat([batch["input_ids"][batch["attention_mask"].bool()] for batch in seen])
+    assert torch.equal(read.sort().values, torch.cat([d.ids for d in documents()]).long().sort().values)
+    assert sum(int((batch["shift_labels"] != -100).sum()) for batch in seen) == sum(UNEVEN) - len(UNEVEN)
+    assert sum(int(batch["starts_document"].sum()) for batch in seen) == len(UNEVEN)
+    lanes = Lanes(documents(), LANES, LENGTH, epochs=1, seed=0)
+    assert result.steps == lanes.steps == len(seen) and result.tokens == sum(UNEVEN)
+    for step, batch in enumerate(seen):
+        expected = collate([lanes[step * LANES + lane] for lane in range(LANES)])
+        assert torch.equal(batch["input_ids"], expected["input_ids"])
+
+
+@pytest.mark.parametrize("length", [LENGTH, 12])  # whole blocks, and one and a half
+def test_each_steps_loss_is_that_of_whole_documents(tokenizer, tmp_path, monkeypatch, length):
+    """With weights that stand still: so the state is carried from step to step, and reset where documents start."""
+    model, training = make_model(dropout=0.0, segment_length=length), documents()
+    whole = {bytes(document.ids.numpy()): token_losses(model, document) for document in training}
+    lanes, expected = Lanes(training, LANES, length, seed=0), []
+    following = [torch.zeros(0)] * LANES  # what is left of each lane's document
+    for step in range(lanes.steps):
+        of_step = []
+        for lane in range(LANES):
+            item = lanes[step * LANES + lane]
+            if item["starts_document"]:
+                following[lane] = next(
+                    whole[key]
+                    for key in whole
+                    if key.startswith(bytes(item["input_ids"].int().numpy()))
+                )
+            count = int((item["shift_labels"] != -100).sum())
+            of_step.append(following[lane][:count])
+            following[lane] = following[lane][count:]
+        scored = torch.cat(of_step)
+        expected.append(float(scored.mean()) if len(scored) else 0.0)
+    settings = {"learning_rate": 1e-12, "epochs": 1}
+    assert losses(run(tmp_path / "a", tokenizer, model, **settings)) == pytest.approx(expected, abs=1e-5)
+    with monkeypatch.context() as patch:
+        patch.setattr(CarriedStates, "before", lambda self, batch: {**batch, "state": None})
+        forgetful = losses(run(tmp_path / "b", tokenizer, model, **settings))
+    assert forgetful[0] == pytest.approx(expected[0], abs=1e-5)
+    assert max(abs(a - b) for a, b in zip(forgetful, expected, strict=True)) > 1e-3
+
+
+def test_validation_reads_whole_documents(tokenizer, tmp_path):
+    model = make_model()
+    result = run(tmp_path, tokenizer, model, epochs=1)
+    total = torch.cat([token_losses(model, document) for document in documents(HELD_OUT, 1)])
+    assert result.best_validation_loss == pytest.approx(float(total.mean()), rel=1e-5)
+
+
+def test_reading_fewer_lanes_at_once_gives_the_same_updates(tokenizer, tmp_path):
+    results = {
+        at_once: run(tmp_path / str(at_once), tokenizer, exact_model(), segments_at_once=at_once)
+        for at_once in (None, 2, 1)
+    }
+    for at_once in (2, 1):
+        assert losses(results[at_once]) == pytest.approx(losses(results[None]), abs=1e-6)
+        assert results[at_once].tokens == results[None].tokens
+
+
+def test_gradient_checkpointing_gives_the_same_losses(tokenizer, tmp_path):
+    plain = run(tmp_path / "a", tokenizer, exact_model(), epochs=1)
+    model = exact_model()
+    other = run(tmp_path / "b", tokenizer, model, epochs=1, gradient_checkpointing=True)
+    assert losses(other) == pytest.approx(losses(plain), abs=1e-6)
+    assert not model.is_gradient_checkpointing
+
+
+def test_bfloat16(tokenizer, tmp_path):
+    model = make_model()
+    result = run(tmp_path, tokenizer, model, bf16=True, epochs=1)
+    assert math.isfinite(result.validation_loss) and model.dtype == torch.float32
+
+
+def test_equal_tokens_per_step_for_any_length_of_segments(tokenizer, tmp_path, monkeypatch):
+    for length, lanes in ((16, 4), (32, 2)):
+        model = make_model(segment_length=length)
+        folder = tmp_path / str(length)
+        seen, _ = batches_of(folder, tokenizer, monkeypatch, model=model, batch_size=1, tokens_per_step=64)
+        assert {len(batch["input_ids"]) for batch in seen} == {lanes}
+
+
+def test_a_step_with_nothing_to_predict(tokenizer, tmp_path):
+    result = run(tmp_path, tokenizer, training=documents((LENGTH + 1,)), batch_size=1, epochs=1)
+    assert result.tokens == LENGTH + 1 and losses(result)[1] == 0 < losses(result)[0]
+
+
+def test_it_ends_after_max_tokens(tokenizer, tmp_path):
+    result = run(tmp_path, tokenizer, epochs=50, max_tokens=500)
+    assert abs(result.tokens - 500) <= LANES * LENGTH
+
+
+# -- optimisers and schedules
+
+
+def optimizer_of(folder, tokenizer, monkeypatch, model=None, **changes):
+    found = []
+    create = RecurrentTrainer.create_optimizer
+
+    def record(self, model=None):
+        found.append(create(self, model))
+        return found[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecurrentTrainer, "create_optimizer", record)
+        result = run(folder, tokenizer, model, **changes)
+    return found[0], result
+
+
+def test_adafactor_is_the_papers(tokenizer, tmp_path, monkeypatch):
+    optimizer, _ = optimizer_of(tmp_path, tokenizer, monkeypatch, epochs=1)
+    assert isinstance(optimizer, Adafactor)
+    for group in optimizer.param_groups:
+        options = {name: group[name] for name in ("scale_parameter", "relative_step", "warmup_init", "beta1")}
+        assert options == {"scale_parameter": True, "relative_step": False, "warmup_init": False, "beta1": 0.9}
+        assert group["decay_rate"] == -0.8 and group["initial_lr"] == 0.2 and group["clip_threshold"] == 1.0
+
+
+def test_weight_decay_is_for_matrices_only(tokenizer, tmp_path, monkeypatch):
+    model = make_model(gate_configuration="dual", memory_size=16, memory_top_k=2, memory_layer=1)
+    settings = {"optimizer": "adamw", "weight_decay": 0.1, "epochs": 1}
+    optimizer, _ = optimizer_of(tmp_path, tokenizer, monkeypatch, model, **settings)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    decaying = {names[p] for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    every = {names[p] for group in optimizer.param_groups for p in group["params"]}
+    assert every == set(names.values())
+    layer = {"attention.projection", "attention.output", "mlp.up", "mlp.down"}
+    cell = {"cell.projection", "cell.mlp_up", "cell.attention_gate.kernel", "cell.mlp_gate.kernel"}
+    assert decaying == {"model.embed_tokens.weight"} | {
+        f"model.layers.{number}.{part}.weight"
+        for number, parts in enumerate((layer, layer | cell))
+        for part in parts
+    }
+
+
+def test_weight_decay_reaches_adafactor(tokenizer, tmp_path):
+    models = [exact_model() for _ in range(2)]
+    for model, decay in zip(models, (0.0, 1.0), strict=True):
+        run(tmp_path / str(decay), tokenizer, model, weight_decay=decay, epochs=1)
+    plain, decayed = (model.model.layers[0].mlp.up.weight.norm() for model in models)
+    assert decayed < 0.95 * plain
+
+
+def test_the_inverse_square_root_schedule(tokenizer, tmp_path):
+    paper = [inverse_sqrt(step - 1, warmup_steps=1000, ramp_steps=1000) for step in (1, 500, 1000, 4000, 500_000)]
+    expected = [step / 1000**1.5 for step in (1, 500, 1000)] + [1 / math.sqrt(4000), 1 / math.sqrt(500_000)]
+    assert paper == pytest.approx(expected)
+    result = run(tmp_path / "a", tokenizer, learning_rate=0.5)
+    rates = {entry["step"]: entry["learning_rate"] for entry in result.history if "loss" in entry}
+    assert rates == pytest.approx({n: 0.5 * min(1, n / 3) / math.sqrt(max(n, 3)) for n in range(1, result.steps + 1)})
+    # A run too short for its warm-up still gets through it, and no higher.
+    short = run(tmp_path / "b", tokenizer, learning_rate=1.0, warmup_steps=1000)
+    rates = [entry["learning_rate"] for entry in short.history if "loss" in entry]
+    assert max(rates) == rates[-1] == pytest.approx(1 / math.sqrt(1000))
+
+
+# -- interruptions
+
+LONG = {"evaluate_every_tokens": 400, "save_every_tokens": 150}
+KINDS = {
+    "adafactor": ({}, {}),
+    "adamw": ({"optimizer": "adamw", "learning_rate": 0.01, "segments_at_once": 2}, {}),
+    "feedback and memory": ({}, {"feedback": True, "memory_size": 16, "memory_top_k": 2}),
+    "segments that end within blocks": ({}, {"segment_length": 12}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_over_and_over_ends_like_one_that_was_not(tokenizer, tmp_path, kind):
+    changes, fields = KINDS[kind]
+    changes = {**LONG, **changes}
+    model = make_model(**fields)
+    expected = run(tmp_path / "a", tokenizer, model, **changes)
+    folder, carried_on = tmp_path / "b", 0
+    for step in (4, 7):
+
+        def start(step=step):
+            _interrupt_after(step)
+            run(folder, tokenizer, make_model(**fields), **changes)
+
+        killed_while(start)
+        last = on_disk.last_checkpoint(folder)
+        carried_on += 0 if last is None else sum(tokens_of_lanes(last))
+    assert carried_on > 0
+    again = make_model(seed=1, **fields)  # its weights are the checkpoint's
+    result = run(folder, tokenizer, again, **changes)
+    assert result.history == expected.history and same(again, model)
+
+
+def tokens_of_lanes(checkpoint):
+    return [n for file in on_disk.saved_lanes(checkpoint) for n in BlockState.load(file).tokens]
+
+
+def stopped_after(step, folder, tokenizer, **changes):
+    def start():
+        _interrupt_after(step)
+        run(folder, tokenizer, exact_model(), **changes)
+
+    killed_while(start)
+
+
+def test_a_run_goes_on_with_other_batches(tokenizer, tmp_path):
+    """The states of a checkpoint find their lanes, however many are read at once."""
+    expected = run(tmp_path / "a", tokenizer, exact_model(), **LONG)
+    for before, after in ((None, 1), (1, None)):
+        folder = tmp_path / f"{before}-{after}"
+        stopped_after(6, folder, tokenizer, segments_at_once=before, **LONG)
+        files = on_disk.saved_lanes(on_disk.last_checkpoint(folder))
+        assert len(files) == {None: 1, 1: 4}[before]
+        result = run(folder, tokenizer, exact_model(), segments_at_once=after, **LONG)
+        assert losses(result) == pytest.approx(losses(expected), abs=1e-6)
+
+
+def test_a_checkpoint_without_all_lanes_is_not_used(tokenizer, tmp_path):
+    stopped_after(7, tmp_path, tokenizer, segments_at_once=2, **LONG)
+    good = on_disk.last_checkpoint(tmp_path)
+    first, second = on_disk.saved_lanes(good)
+    assert (first.name, second.name) == ("lanes-0-1-of-4.safetensors", "lanes-2-3-of-4.safetensors")
+    for number, broken in enumerate((first.name, second.name)):
+        bad = tmp_path / f"checkpoint-{90 + number}"
+        shutil.copytree(good, bad)
+        (bad / broken).unlink()
+    half = tmp_path / "checkpoint-99"
+    shutil.copytree(good, half)
+    (half / first.name).write_bytes(first.read_bytes()[:-9])
+    assert on_disk.last_checkpoint(tmp_path) == good
+    for file in (first, second):
+        file.unlink()
+    with pytest.raises(FileNotFoundError, match="lacks the carried state of some of the lanes 0 to 3"):
+        run(tmp_path, tokenizer, exact_model(), **LONG)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tokenizer, tmp_path, monkeypatch):
+    loss = RecurrentTrainer.compute_loss
+
+    def bad(self, *args, **kwargs):
+        return loss(self, *args, **kwargs) * (math.nan if self.state.global_step == 4 else 1)
+
+    monkeypatch.setattr(RecurrentTrainer, "compute_loss", bad)
+    message = r"at step 5 the loss is nan.*last good checkpoint is .*checkpoint-4\."
+    with pytest.raises(NonFiniteLossError, match=message):
+        run(tmp_path, tokenizer, save_every_tokens=40)
+    last = on_disk.last_checkpoint(tmp_path)
+    assert all(torch.isfinite(p).all() for p in AutoModelForCausalLM.from_pretrained(last).parameters())
+
+
+# -- several processes
+
+
+@pytest.mark.parametrize("processes, at_once, turns", [(1, 4, 1), (2, 2, 1), (2, 1, 3), (3, 2, 2)])
+def test_lanes_stay_with_their_process(processes, at_once, turns):
+    """What accelerate does with batches that are read in order."""
+    steps, lanes = 5, processes * at_once * turns
+    order = BatchSampler(SequentialSampler(range(steps * lanes)), at_once, drop_last=False)
+    read = []
+    for process in range(processes):
+        arguments = SimpleNamespace(
+            per_device_train_batch_size=at_once,
+            world_size=processes,
+            process_index=process,
+            gradient_accumulation_steps=turns,
+            device="cpu",
+        )
+        groups = CarriedStates(lanes, arguments).groups
+        batches = list(BatchSamplerShard(order, processes, process))
+        assert len(batches) == steps * turns
+        for number, batch in enumerate(batches):
+            step, turn = divmod(number, turns)
+            assert batch == [step * lanes + lane for lane in groups[turn]]
+        read += [index for batch in batches for index in batch]
+    assert sorted(read) == list(range(steps * lanes))
+
+
+def as_one_of_two(rank, port, work):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    work()
+
+
+def on_two_processes(work):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    ranks = [in_a_process(as_one_of_two, rank, port, work) for rank in (0, 1)]
+    for process in ranks:
+        process.join(120)
+    return [process.exitcode for process in ranks]
+
+
+def test_two_processes_train_like_one(tokenizer, tmp_path):
+    one = run(tmp_path / "one", tokenizer, exact_model(), **LONG)
+    folder, changes = tmp_path / "two", {**LONG, "segments_at_once": 1}
+    assert on_two_processes(partial(run, folder, tokenizer, exact_model(), **changes)) == [0, 0]
+    two = json.loads((folder / "training.json").read_text())
+    assert two["machine"]["processes"] == 2 and two["tokens"] == one.tokens
+    assert [e["loss"] for e in two["history"] if "loss" in e] == pytest.approx(losses(one), abs=1e-6)
+    held_out = [e["validation_loss"] for e in two["history"] if "validation_loss" in e]
+    assert held_out == pytest.approx(validations(one), abs=1e-6)
+
+
+def test_a_run_on_two_processes_goes_on_on_one_and_on_two(tokenizer, tmp_path):
+    expected = run(tmp_path / "one", tokenizer, exact_model(), **LONG)
+
+    def killed_at_six():
+        _interrupt_after(6)
+        run(tmp_path / "two", tokenizer, exact_model(), **LONG)
+
+    assert on_two_processes(killed_at_six) == [-signal.SIGKILL] * 2
+    shutil.copytree(tmp_path / "two", tmp_path / "copy")
+    assert len(on_disk.saved_lanes(on_disk.last_checkpoint(tmp_path / "two"))) == 2
+    result = run(tmp_path / "two", tokenizer, exact_model(), **LONG)
+    assert losses(result) == pytest.approx(losses(expected), abs=1e-6)
+    assert on_two_processes(partial(run, tmp_path / "copy", tokenizer, exact_model(), **LONG)) == [0, 0]
+    again = json.loads((tmp_path / "copy" / "training.json").read_text())["history"]
+    assert [e["loss"] for e in again if "loss" in e] == pytest.approx(losses(expected), abs=1e-6)
+
+
+# -- processes that share the parameters
+
+
+def fsdp_settings(folder):
+    """What `accelerate launch` makes of the file in the documentation."""
+    page = (Path(__file__).parent.parent / "docs" / "training.md").read_text()
+    file = folder / "fsdp.yaml"
+    file.write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
+    arguments = launch_command_parser().parse_args(["--config_file", str(file), "script.py"])
+    environment = prepare_multi_gpu_env(_validate_launch_command(arguments)[0])
+    return {name: value for name, value in environment.items() if name.startswith(("FSDP_", "ACCELERATE_USE_FSDP"))}
+
+
+def test_the_documented_fsdp_settings_find_the_layers(tmp_path, monkeypatch):
+    for name, value in fsdp_settings(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    plugin, model = FullyShardedDataParallelPlugin(), make_model()
+    plugin.set_auto_wrap_policy(model)
+    assert plugin.fsdp_version == 2 and plugin.reshard_after_forward is True
+    wrapped = [
+        module
+        for module in model.modules()
+        if plugin.auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0)
+    ]
+    assert wrapped == list(model.model.layers)
+    check_fsdp(LaneFeeding(model, recipe(optimizer="adamw")), plugin)
+
+
+def pretend_to_have_gpus():
+    """accelerate passes over FSDP on CPUs, where torch itself does it."""
+    init = PartialState.__init__
+
+    def pretending(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        if self.distributed_type == DistributedType.MULTI_CPU:
+            self._shared_state["distributed_type"] = self.distributed_type = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = pretending
+
+
+def test_fsdp_trains_like_one_process_and_goes_on_after_it_was_killed(tokenizer, tmp_path):
+    changes = {**LONG, "optimizer": "adamw", "learning_rate": 0.01}
+    expected = run(tmp_path / "one", tokenizer, exact_model(), **changes)
+    settings = fsdp_settings(tmp_path)
+
+    def work(killed):
+        os.environ |= settings
+        pretend_to_have_gpus()
+        if killed:
+            _interrupt_after(6)
+        run(tmp_path / "two", tokenizer, exact_model(), **changes)
+
+    assert on_two_processes(partial(work, True)) == [-signal.SIGKILL] * 2
+    assert on_two_processes(partial(work, False)) == [0, 0]
+    two = json.loads((tmp_path / "two" / "training.json").read_text())["history"]
+    assert [e["loss"] for e in two if "loss" in e] == pytest.approx(losses(expected), abs=1e-6)
+    assert [e["validation_loss"] for e in two if "validation_loss" in e] == pytest.approx(validations(expected))
+    a, b = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("one", "two"))
+    for x, y in zip(a.parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_what_fsdp_cannot_do():
+    plugin = SimpleNamespace(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+    plain, feedback = make_model(), make_model(feedback=True)
+    for model, changes, settings, message in (
+        (plain, {}, {}, "optimizer='adafactor' looks at whole parameters"),
+        (plain, {"optimizer": "adamw", "gradient_checkpointing": True}, {}, "go through the layers once for each"),
+        (feedback, {"optimizer": "adamw"}, {}, "go through the layers once for each"),
+        (plain, {"optimizer": "adamw"}, {"fsdp_version": 1}, "fsdp_version=1 is not supported"),
+        (plain, {"optimizer": "adamw"}, {"state_dict_type": "SHARDED_STATE_DICT"}, "leaves no whole model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_fsdp(LaneFeeding(model, recipe(**changes)), SimpleNamespace(**vars(plugin) | settings))
+
+
+# -- what is refused
+
+
+def test_recipes_that_do_not_fit_the_model(tokenizer, tmp_path):
+    for changes, message in (
+        ({"carrier_learning_rate": 0.01}, "carrier_learning_rate=0.01 means nothing for a block-recurrent model"),
+        ({"train": "carrier"}, "train='carrier' means nothing for a block-recurrent model: leave it at 'all'"),
+        ({"train": "lora"}, "train='lora' means nothing"),
+        ({"windows_per_segment": 3}, "windows_per_segment=3 means nothing"),
+        ({"tokens_per_step": 70}, "tokens_per_step=70 is no multiple of a segment's 16 tokens: .* such as 64"),
+        ({"tokens_per_step": 8}, "tokens_per_step=8 is no multiple .* such as 16"),
+        ({"batch_size": 6, "segments_at_once": 4}, "segments_at_once=4 does not divide"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path / "x", tokenizer, **changes)
+    with pytest.raises(ValueError, match="no recipe 'block': choose one of 'window-recurrent', 'block-recurrent'"):
+        TrainingRecipe.preset("block")
+    with pytest.raises(ValueError, match="optimizer='sgd' is not known: choose one of 'adamw', 'adafactor'"):
+        TrainingRecipe(optimizer="sgd")
+    with pytest.raises(ValueError, match="a step of 3 segments cannot be shared by 2 processes"):
+        TrainingRecipe(tokens_per_step=48).split_batch(2, rows=3)
+
+
+def test_the_presets():
+    paper = TrainingRecipe.preset("block-recurrent")
+    assert (paper.optimizer, paper.learning_rate, paper.schedule, paper.warmup_steps) == (
+        "adafactor",
+        1.0,
+        "inverse_sqrt",
+        1000,
+    )
+    assert paper.rows(4096) == 32 and paper.rows(512) == 256 and not paper.gradient_checkpointing
+    assert paper.patience is None
+    # A rate relative to the parameters would be far too large for AdamW.
+    assert TrainingRecipe.preset("block-recurrent", optimizer="adamw").learning_rate == 0.05
+    assert TrainingRecipe.preset("block-recurrent", batch_size=3).rows(4096) == 3
+    assert TrainingRecipe.preset("window-recurrent") == TrainingRecipe()
