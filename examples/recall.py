@@ -1,9 +1,9 @@
 """A task that no window can solve: remember which value goes with which key, and tell it much later.
 
-A document is some pairs of a key and a value; questions, each a key whose value is to follow; a long stretch of noise; and
-the same questions again in another order. The first questions are easy, and teach a model what is asked for. Before the
-second lie more than window * layers tokens of noise, as far as attention can reach through all layers together: a sliding
-model can do no better than chance there, and a recurrent one must carry the pairs in its states.
+A document is some pairs of a key and a value; questions, each a key whose value is to follow; a long stretch of noise;
+and the same questions again in another order. The first questions are easy, and teach a model what is asked for. Before
+the second lie more than window * layers tokens of noise, as far as attention can reach through all layers together: a
+sliding model can do no better than chance there, and a recurrent one must carry the pairs in its states.
 
     python examples/recall.py                      # Rec:fixed:skip learns it
     python examples/recall.py --preset Slide:13L   # stays at chance, 1 in 8
@@ -63,7 +63,7 @@ def accuracy(model: BlockRecurrentForCausalLM, seed: int, count: int = 512) -> f
 
 
 def train(preset: str, steps: int, seed: int = 0, batch: int = 32, rate: float = 2e-3, enough: float = 0.99) -> float:
-    """The share of late questions that are answered right in new documents, after `steps` steps or as soon as it is `enough`."""
+    """The share of late questions that are answered right in new documents, in the end or as soon as it is `enough`."""
     model = make_model(preset, seed).train()
     optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 100))
@@ -78,7 +78,10 @@ def train(preset: str, steps: int, seed: int = 0, batch: int = 32, rate: float =
         schedule.step()
         if step % 250 == 0 or step == steps:
             right = accuracy(model, seed)
-            print(f"step {step}: loss {loss.item():.3f}, right {100 * right:.1f} %, {time.time() - started:.0f} s", flush=True)
+            print(
+                f"step {step}: loss {loss.item():.3f}, right {100 * right:.1f} %, {time.time() - started:.0f} s",
+                flush=True,
+            )
             if right >= enough:
                 break
     return right

@@ -306,8 +306,13 @@ def tokenizes_pieces_alike(tokenizer: PreTrainedTokenizerBase) -> bool:
         if added.lstrip or added.rstrip or added.single_word or re.search(r"\s", added.content):
             return False
     backend = tokenizer.backend_tokenizer
-    splits = [_splits_at_borders(step) for step in _steps(backend.pre_tokenizer)]
-    return all(map(_keeps_borders, _steps(backend.normalizer))) and None not in splits and any(splits)
+    # Which characters are digits does not depend on others, so it does not matter when they are split off.
+    words, *after = [step for step in _steps(backend.pre_tokenizer) if step["type"] != "Digits"] or [{}]
+    return (
+        all(map(_keeps_borders, _steps(backend.normalizer)))
+        and _splits_at_borders(words)
+        and all(_splits_at_borders(step) or _only_writes_spaces(step) for step in after)
+    )
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
@@ -325,13 +330,14 @@ def _keeps_borders(normalizer: dict[str, Any]) -> bool:
     return False
 
 
-def _splits_at_borders(step: dict[str, Any]) -> bool | None:
-    """None if it is not known, and may undo what another step does."""
+def _splits_at_borders(step: dict[str, Any]) -> bool:
     match step:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
             return True
         case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
-            return True if pattern == WORDS else None
-        case {"type": "Digits"} | {"type": "Metaspace", "prepend_scheme": "never", "split": False}:
-            return False
-    return None
+            return bool(pattern == WORDS)
+    return False
+
+
+def _only_writes_spaces(step: dict[str, Any]) -> bool:
+    return step["type"] == "Metaspace" and step["prepend_scheme"] == "never" and not step["split"]

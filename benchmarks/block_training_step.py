@@ -1,0 +1,174 @@
+"""A training step of the block-recurrent model against its peers, and against its own baselines.
+
+The peers are not dependencies: pip install --no-deps block-recurrent-transformer-pytorch==0.4.4
+memorizing-transformers-pytorch x-transformers torch-einops-utils einops einx loguru frozendict beartype
+
+Time: all models take turns in one process. Memory: each model alone in a process of its own, the highest it held.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from common import peak_megabytes, verdict
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
+
+WIDTH, DEPTH, HEADS, LENGTH, BATCH, BLOCK, VOCABULARY, ROUNDS = 256, 6, 4, 1024, 2, 128, 20_000, 15
+
+
+def ours(preset: str) -> Callable[[Tensor], Tensor]:
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "window": BLOCK}
+    # Untied, as the peers are, so that there are no fewer parameters; no dropout, which they have not either.
+    config = BlockRecurrentConfig.preset(preset, **sizes, vocab_size=VOCABULARY, tie_word_embeddings=False, dropout=0.0)
+    model = BlockRecurrentForCausalLM(config).train()
+    return _with_model(model, lambda ids: model(ids, labels=ids).loss)
+
+
+def lucidrains(_: str) -> Callable[[Tensor], Tensor]:
+    from block_recurrent_transformer_pytorch import BlockRecurrentTransformer
+
+    model = BlockRecurrentTransformer(
+        num_tokens=VOCABULARY,
+        dim=WIDTH,
+        depth=DEPTH,
+        dim_head=WIDTH // HEADS,
+        heads=HEADS,
+        max_seq_len=LENGTH,
+        block_width=BLOCK,
+        recurrent_layers=(5,),
+    )
+    return _with_model(model, lambda ids: model(ids, return_loss=True)[0])
+
+
+def x_transformers(_: str) -> Callable[[Tensor], Tensor]:
+    from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+    layers = Decoder(dim=WIDTH, depth=DEPTH, heads=HEADS, attn_dim_head=WIDTH // HEADS, attn_flash=True)
+    model = AutoregressiveWrapper(TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=LENGTH, attn_layers=layers))
+    return _with_model(model, lambda ids: model(ids))
+
+
+def gpt2(_: str) -> Callable[[Tensor], Tensor]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_embd=WIDTH,
+        n_layer=DEPTH,
+        n_head=HEADS,
+        n_positions=LENGTH,
+        tie_word_embeddings=False,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    model = GPT2LMHeadModel(config).train()
+    return _with_model(model, lambda ids: model(ids, labels=ids).loss)
+
+
+def _with_model(model: nn.Module, loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    loss.model = model  # type: ignore[attr-defined]
+    return loss
+
+
+MODELS: dict[str, tuple[Callable[[str], Callable[[Tensor], Tensor]], str]] = {
+    "onward Rec:fixed:skip": (ours, "Rec:fixed:skip"),
+    "onward Slide, one more layer": (ours, "Slide:13L"),
+    "onward Feedback:fixed:skip": (ours, "Feedback:fixed:skip"),
+    "lucidrains block-recurrent 0.4.4": (lucidrains, ""),
+    "x-transformers": (x_transformers, ""),
+    "GPT-2, sdpa": (gpt2, ""),
+}
+
+
+def make(name: str) -> tuple[Callable[[], None], int, Callable[[Tensor], Tensor]]:
+    """A step to call, the number of parameters, and the loss."""
+    torch.manual_seed(0)
+    kind, preset = MODELS[name]
+    loss = kind(preset)
+    parameters = list(loss.model.parameters())  # type: ignore[attr-defined]
+    optimizer = torch.optim.Adam(parameters, 1e-4)
+    ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss(ids).backward()
+        optimizer.step()
+
+    return step, sum(p.numel() for p in parameters), loss
+
+
+def matrix_product_speed() -> float:
+    """GFLOPS of a product as large as the model's larger ones, the best of several."""
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - start)
+    return 2 * 2048**3 / statistics.median(times) / 1e9
+
+
+def operations(name: str) -> float:
+    """GFLOP in the matrix products of a step; torch counts fused attention on CPUs as nothing, so not by that."""
+    _, _, loss = make(name)
+    ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss(ids).backward()
+    return counter.get_total_flops() / 1e9
+
+
+def memory(name: str) -> float:
+    run = [sys.executable, __file__, "--memory", name]
+    return json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--memory"]:
+        step, _, _ = make(sys.argv[2])
+        for _ in range(4):
+            step()
+        print(json.dumps(peak_megabytes()))
+        return
+    steps = {name: make(name) for name in MODELS}
+    for step, _, _ in steps.values():
+        step()
+        step()
+    times: dict[str, list[float]] = {name: [] for name in MODELS}
+    speeds = []
+    for _ in range(ROUNDS):
+        speeds.append(matrix_product_speed())
+        for name, (step, _, _) in steps.items():
+            start = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - start)
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    megabytes = {name: memory(name) for name in MODELS}
+    print(f"{torch.get_num_threads()} threads, {BATCH} x {LENGTH} tokens, {VOCABULARY} ids, median of {ROUNDS} rounds")
+    for name in MODELS:
+        print(f"{name:34} {1000 * seconds[name]:6.0f} ms  {megabytes[name]:6.0f} MiB  {steps[name][1]:,} parameters")
+    us, peer = "onward Rec:fixed:skip", "lucidrains block-recurrent 0.4.4"
+    baseline = seconds["onward Slide, one more layer"]
+    verdict("step against lucidrains'", seconds[us] / seconds[peer], 0.7)
+    verdict("memory against lucidrains'", megabytes[us] / megabytes[peer], 0.9)
+    verdict("Rec:fixed:skip against Slide with one more layer", seconds[us] / baseline, 1.0)
+    verdict("Feedback:fixed:skip against the same", seconds["onward Feedback:fixed:skip"] / baseline, 1.35)
+    speed, rate = statistics.median(speeds), operations(us) / seconds[us]
+    share = rate / speed
+    print(f"matrix products {speed:.0f} GFLOPS, our whole step {rate:.0f}: {100 * share:.0f} % (goal: at least 75 %)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Recurrence against one more layer, on source code: Rec:fixed:skip beside Slide with an extra layer.
+
+The text is the Python source of installed packages, all files of a folder in one document; validation and test are
+whole packages that are not trained on. Both models see the same tokens in the same order.
+
+    python examples/source_code.py train Rec:fixed:skip --seed 0     # one run; killed, the same command goes on
+    python examples/source_code.py train Slide:13L --seed 0
+    python examples/source_code.py report                            # table and curves of the runs there are
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import math
+import random
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+
+from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
+from onward.corpora import Document, load_corpus
+from onward.evaluation import measure_memories
+from onward.streams import TokenizedDocument, tokenize
+from onward.training import TrainingRecipe, train
+from onward.vocabularies import train_vocabulary
+
+TRAIN = ("torch", "transformers", "sympy", "pandas", "scipy", "numpy", "matplotlib", "mypy", "pygments", "fontTools")
+VALIDATION, TEST = ("networkx",), ("sklearn",)
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+SIZES = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "window": 64}
+VOCABULARY, LANES, SEGMENT, TOKENS = 4096, 8, 512, 12_000_000
+SHORTEST, TRAIN_BYTES = 20_000, 60_000_000
+HELD, HELD_TOKENS = 12, 6_000  # documents for validation and for test, and how much of each is read
+
+
+def texts(packages: tuple[str, ...]) -> list[Document]:
+    """Folders with enough code in them to be long documents."""
+    code = load_corpus("installed-code", packages=packages, by="folder")
+    return [d for d in [*code.train, *code.validation, *code.test] if d.bytes >= SHORTEST]
+
+
+def training_texts() -> list[Document]:
+    """A random part of them, the same in every run: more than all runs will read."""
+    found = texts(TRAIN)
+    random.Random(0).shuffle(found)
+    sizes = accumulate(document.bytes for document in found)
+    return [document for document, size in zip(found, sizes, strict=True) if size <= TRAIN_BYTES]
+
+
+def vocabulary(folder: Path) -> PreTrainedTokenizerBase:
+    if not (folder / "tokenizer.json").is_file():
+        train_vocabulary(training_texts(), VOCABULARY, "bpe").save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def held_out(packages: tuple[str, ...], tokenizer: PreTrainedTokenizerBase) -> list[TokenizedDocument]:
+    longest = sorted(texts(packages), key=lambda document: -document.bytes)[:HELD]
+    return tokenize(longest, tokenizer, HELD_TOKENS)
+
+
+def run(preset: str, seed: int, out: Path, rate: float, tokens: int) -> None:
+    tokenizer = vocabulary(out / "vocabulary")
+    set_seed(seed)
+    config = BlockRecurrentConfig.preset(preset, **SIZES, vocab_size=len(tokenizer), dropout=0.0)
+    recipe = TrainingRecipe.preset(
+        "block-recurrent",
+        learning_rate=rate,
+        warmup_steps=300,
+        tokens_per_step=LANES * SEGMENT,
+        max_tokens=tokens,
+        evaluate_every_tokens=500_000,
+        save_every_tokens=250_000,
+        max_grad_norm=1.0,
+        seed=seed,
+    )
+    train(
+        BlockRecurrentForCausalLM(config),
+        tokenize(training_texts(), tokenizer),
+        held_out(VALIDATION, tokenizer),
+        tokenizer,
+        out / f"{preset.replace(':', '-')}-{rate:g}-seed{seed}",
+        recipe,
+    )
+
+
+# -- what came out
+
+
+def measured(folder: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+    """Bits per token of the test documents, read with their own states, with another document's, and with none."""
+    model = BlockRecurrentForCausalLM.from_pretrained(folder)
+    states = ("true", "swapped", "ablated") if model.config.recurrent_layers else ("true",)
+    read = measure_memories(model, held_out(TEST, tokenizer), states, batch_size=HELD)
+    return {name: measures.bits_per_token for name, measures in read.items()}
+
+
+def report(out: Path, results: Path) -> None:
+    """curves.json, table.md and a picture of all finished runs."""
+    tokenizer = vocabulary(out / "vocabulary")
+    runs = []
+    for file in sorted(out.glob("*/training.json")):
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        config = BlockRecurrentConfig.from_pretrained(file.parent)
+        curve = [(e["tokens"], e["validation_loss"] / math.log(2)) for e in saved["history"] if "validation_loss" in e]
+        runs.append(
+            {
+                "model": ("Rec:fixed:skip" if config.recurrent_layers else "Slide")
+                + f", {config.num_hidden_layers} layers",
+                "seed": saved["seed"],
+                "tokens": saved["tokens"],
+                "hours": saved["seconds"] / 3600,
+                "learning_rate": saved["recipe"]["learning_rate"],
+                "best validation bits": saved["best_validation_loss"] / math.log(2),
+                "test bits": measured(file.parent, tokenizer),
+                "validation": curve,
+                "versions": saved["versions"]
+                | {
+                    name: importlib.metadata.version(DISTRIBUTIONS.get(name, name))
+                    for name in (*TRAIN, *VALIDATION, *TEST)
+                },
+                "machine": saved["machine"],
+                "command": saved["command"],
+            }
+        )
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "curves.json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    (results / "table.md").write_text(table(runs), encoding="utf-8")
+    plot(runs, results / "validation.svg")
+    print(table(runs))
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    lines = [
+        "| model | seed | tokens | hours, one thread | validation, bits per token | test | states swapped | ablated |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for run in runs:
+        test = [
+            f"{run['test bits'][name]:.3f}" if name in run["test bits"] else ""
+            for name in ("true", "swapped", "ablated")
+        ]
+        cells = [run["model"], str(run["seed"]), f"{run['tokens']:,}", f"{run['hours']:.1f}"]
+        lines.append("| " + " | ".join([*cells, f"{run['best validation bits']:.3f}", *test]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(runs: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(7, 4))
+    for run in runs:
+        recurrent = run["model"].startswith("Rec")
+        tokens, bits = zip(*run["validation"], strict=True)
+        panel.plot(
+            [n / 1e6 for n in tokens],
+            bits,
+            color="black" if recurrent else "gray",
+            linestyle="-" if run["seed"] == 0 else "--",
+            marker="o" if recurrent else "s",
+            markersize=3,
+            label=f"{run['model']}, seed {run['seed']}",
+        )
+    panel.set(xlabel="million tokens", ylabel="validation, bits per token", yscale="log")
+    panel.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    training = verbs.add_parser("train")
+    training.add_argument("preset")
+    training.add_argument("--seed", type=int, default=0)
+    training.add_argument("--learning-rate", type=float, default=0.5)
+    training.add_argument("--tokens", type=int, default=TOKENS)
+    reporting = verbs.add_parser("report")
+    reporting.add_argument("--results", type=Path, default=Path("results/source_code"))
+    for verb in (training, reporting):
+        verb.add_argument("--out", type=Path, default=Path("runs/source_code"))
+    given = parser.parse_args()
+    if given.verb == "train":
+        torch.set_num_threads(1)
+        run(given.preset, given.seed, given.out, given.learning_rate, given.tokens)
+    else:
+        report(given.out, given.results)
+
+
+if __name__ == "__main__":
+    main()
