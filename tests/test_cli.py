@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from safetensors.torch import load_file
@@ -27,6 +28,31 @@ def place(tmp_path_factory):
     train = f"train {folder}/backbone --corpus {texts} --out {folder}/run {arguments} --max-tokens 1000 --with-controls"
     run(train)
     return folder
+
+
+TINY = (
+    "--tokenizer bytes --window 16 --set num_hidden_layers=2 --set hidden_size=32 --set num_attention_heads=2 "
+    "--set recurrent_layers=[2] --set num_states=4 --batch-size 2 --epochs 2 --learning-rate 0.3 --warmup-steps 2 "
+    "--save-every 1500"
+)
+
+
+@pytest.fixture(scope="module")
+def blocks(place):
+    """A folder with a small block-recurrent model, trained for a few steps."""
+    run(f"train Rec:fixed:skip --corpus {place}/texts {TINY} --out {place}/blocks")
+    return place / "blocks"
+
+
+def error_of(line: str, monkeypatch, capsys) -> str:
+    """What a person sees when a command cannot be done: one sentence."""
+    monkeypatch.setattr("sys.argv", ["onward", *line.split()])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("onward: ")
+    return message.removeprefix("onward: ")
 
 
 def run(line: str) -> str:
@@ -101,3 +127,136 @@ def test_one_option_takes_many_numbers():
     given = ["evaluate", "m", "--overlap", "0", "5", "10", "--out", "7"]
     spread = ["evaluate", "m", "--overlap", "0", "--overlap", "5", "--overlap", "10", "--out", "7"]
     assert cli.spread_numbers(given, "--overlap") == spread
+
+
+# --- block-recurrent models ------------------------------------------------------------------------
+
+
+def test_train_a_preset(blocks):
+    config = json.loads((blocks / "config.json").read_text())
+    assert (config["model_type"], config["vocab_size"], config["window"]) == ("block_recurrent", 257, 16)
+    assert (config["hidden_size"], config["num_states"], config["recurrent_layers"]) == (32, 4, [2])
+    assert (config["gate"], config["segment_length"], config["eos_token_id"]) == ("fixed", 128, 0)
+    recipe = json.loads((blocks / "training.json").read_text())["recipe"]
+    assert (recipe["optimizer"], recipe["schedule"], recipe["learning_rate"]) == ("adafactor", "inverse_sqrt", 0.3)
+
+
+def test_a_killed_run_goes_on_with_the_same_losses(place, blocks):
+    command = f"train Rec:fixed:skip --corpus {place}/texts {TINY} --out {place}/killed"
+    shutil.copytree(blocks, place / "killed")
+    whole = json.loads((place / "killed" / "training.json").read_text())
+    checkpoints = sorted((place / "killed").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
+    assert len(checkpoints) > 1
+    shutil.rmtree(checkpoints[-1])
+    for left in ("training.json", "model.safetensors"):
+        (place / "killed" / left).unlink()
+    output = run(command)
+    again = json.loads((place / "killed" / "training.json").read_text())
+    assert again["history"] == whole["history"] and again["validation_loss"] == whole["validation_loss"]
+    assert "bits per token" in output and output.splitlines()[-1] in run(command)  # which only loads it
+
+
+def test_train_a_model_further(place, blocks, monkeypatch, capsys):
+    further = f"train {blocks} --corpus {place}/texts --batch-size 2 --max-tokens 500"
+    run(f"{further} --set dropout=0.2 --set segment_length=64 --optimizer adamw --out {place}/further")
+    config = json.loads((place / "further" / "config.json").read_text())
+    assert (config["dropout"], config["segment_length"], config["hidden_size"]) == (0.2, 64, 32)
+    message = error_of(f"{further} --set hidden_size=64 --out {place}/other", monkeypatch, capsys)
+    assert "--set hidden_size=64 would change parameters" in message
+    assert "its own tokenizer" in error_of(f"{further} --tokenizer bytes --out {place}/other", monkeypatch, capsys)
+    assert "another folder for --out" in error_of(f"{further} --out {blocks}", monkeypatch, capsys)
+
+
+def test_train_with_a_vocabulary_of_the_corpus(place):
+    for kind in ("bpe", "sentencepiece"):
+        folder = place / kind
+        assert f"--tokenizer {folder}" in run(
+            f"vocabulary --corpus {place}/texts --size 280 --kind {kind} --out {folder}"
+        ).replace("\n", "")
+    tokens = len(json.loads((place / "bpe" / "tokenizer.json").read_text())["model"]["vocab"])
+    sizes = TINY.replace("--tokenizer bytes", f"--tokenizer {place}/bpe") + " --set gate=lstm --set feedback=True"
+    run(f"train Rec:fixed:dual --corpus {place}/texts {sizes} --max-tokens 500 --out {place}/with-bpe")
+    config = json.loads((place / "with-bpe" / "config.json").read_text())
+    assert 257 < config["vocab_size"] == tokens <= 280
+    assert (config["gate"], config["gate_configuration"], config["feedback"]) == ("lstm", "dual", True)
+
+
+def test_evaluate_blocks(place, blocks):
+    run(f"evaluate {blocks} --corpus {place}/texts --split train --max-tokens 100 --out {place}/block-eval")
+    results = json.loads((place / "block-eval" / "results.json").read_text())
+    assert [row["variant"] for row in results["rows"]] == ["recurrent", "swapped", "ablated"]
+    assert all(row["measures"]["bits_per_token"] > 0 for row in results["rows"])
+    assert (place / "block-eval" / "loss_by_distance.svg").is_file() and results["max_tokens"] is None
+
+
+def test_generate_blocks(place, blocks):
+    output = run(f"generate {blocks} --prompt-file {place}/texts/0.txt --tokens 40 --no-sample --endless")
+    assert WORDS * 8 in output and len(output) >= len(WORDS * 8) + 40
+
+
+def test_inspect_blocks(place, blocks):
+    output = run(f"inspect {blocks} --text {place}/texts/0.txt --max-tokens 200")
+    for shown in (
+        "4 states at layer 2, gate fixed:skip",
+        "ablated",
+        "attention gate",
+        "taken in",
+        "spread over states",
+        "effective",
+        "128 to 199",
+    ):
+        assert shown in output, output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--carrier spans", "--carrier is for window-recurrent models, and Rec:fixed:skip is block-recurrent"),
+        ("--train lora", "--train is for window-recurrent models"),
+        ("--no-residual", "--residual is for window-recurrent models"),
+        ("--with-controls", "--with-controls is for window-recurrent models"),
+        ("--batch-size 2 --tokens-per-step 100", "give one of them"),
+        ("--set window=8 --window 8", "give one of them"),
+        ("--set gate", "--set gate: write it as FIELD=VALUE"),
+        ("--set gate=lstm --set gate=fixed", "gate is set twice"),
+        ("--set dropout=half", "--set dropout=half: dropout is a number, not 'half'"),
+        ("--set hidden_size=2.5", "hidden_size is a whole number, not 2.5"),
+        ("--set feedback=1", "feedback is True or False, not 1"),
+        ("--set recurrent_layers=[1,", "'[1,' is neither a number, True, False, None, a list nor a word"),
+        ("--set recurrent_layers=3", "recurrent_layers is a list such as [4,10], not 3"),
+        ("--set recurrent_layers=[13]", "recurrent_layers has 13: layers are counted from 1 to 12"),
+        ("--set hidden_sise=64", "did you mean 'hidden_size'?"),
+        ("--set gate=both", "gate='both' is not known"),
+        ("--set vocab_size=100", "--set vocab_size=100 is smaller than the tokenizer's 257 ids"),
+        ("--optimizer sgd", "optimizer='sgd' is not known"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(place, options, message, monkeypatch, capsys):
+    command = f"train Rec:fixed:skip --corpus {place}/texts --tokenizer bytes --out {place}/nothing {options}"
+    assert message in error_of(command, monkeypatch, capsys)
+    assert not (place / "nothing").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train Rec:fixd:skip --tokenizer bytes", "no preset 'Rec:fixd:skip': did you mean 'Rec:fixed:skip'"),
+        ("train rec:FIXED:skip", "did you mean 'Rec:fixed:skip'"),
+        ("train Rec:fixed:skip", "Rec:fixed:skip needs a tokenizer: --tokenizer bytes"),
+        ("train PLACE/backbone --set hidden_size=64", "--set is for block-recurrent models"),
+        ("train PLACE/backbone --tokenizer bytes", "--tokenizer is for block-recurrent models"),
+        ("train Slide:12L --corpus PLACE/blank --tokenizer bytes", "is empty: remove it, or put text into it"),
+        ("train Slide:12L --corpus PLACE/nothing-there --tokenizer bytes", "no file or folder"),
+        ("evaluate Rec:fixed:skip", "Rec:fixed:skip is a preset, not a trained model"),
+        ("evaluate PLACE/blocks --overlap 3", "--overlap is for window-recurrent models"),
+        ("generate PLACE/blocks --prompt hello --window 8", "windows of its own, of 16 tokens: leave --window out"),
+        ("embed PLACE/blocks PLACE/texts/0.txt", "is block-recurrent"),
+        ("inspect PLACE/blocks --max-tokens 9", "give one with --text"),
+        ("inspect PLACE/blocks --text PLACE/texts/0.txt --max-tokens 9", "9 tokens have no second block"),
+        ("vocabulary --corpus PLACE/texts --size 100", "size=100"),
+    ],
+)
+def test_other_mistakes_are_one_sentence(place, blocks, line, message, monkeypatch, capsys):
+    (place / "blank").mkdir(exist_ok=True)
+    (place / "blank" / "a.txt").write_text(" \n", encoding="utf-8")
+    assert message in error_of(line.replace("PLACE", str(place)), monkeypatch, capsys)

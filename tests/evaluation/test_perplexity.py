@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from onward import add_recurrence
 from onward.corpora import Document
-from onward.evaluation import perplexity
+from onward.evaluation.memory_use import peak_memory
 from onward.evaluation.perplexity import (
     Curve,
     DocumentScore,
@@ -339,8 +339,8 @@ def test_infinite_perplexity_is_no_error():
     not sys.platform.startswith("linux"), reason="other systems only know the peak of all time"
 )
 def test_peak_memory_is_what_came_on_top():
-    with perplexity._peak_memory(torch.device("cpu")) as peak:
+    with peak_memory(torch.device("cpu")) as peak:
         torch.ones(50_000_000)
         assert 180e6 < peak() < 300e6
-    with perplexity._peak_memory(torch.device("cpu")) as peak:
+    with peak_memory(torch.device("cpu")) as peak:
         assert peak() < 100e6

@@ -83,7 +83,9 @@ def test_checkpointing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> N
     assert not counted.calls and not model.is_gradient_checkpointing and not model.model.is_gradient_checkpointing
 
 
-@pytest.mark.parametrize("case", ["Slide:12L", "Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "little memory"])
+@pytest.mark.parametrize(
+    "case", ["Slide:12L", "Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "little memory"]
+)
 def test_dropout_is_the_same_when_a_block_is_run_again(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks draw their own noise, so what is compared is the same blocks, kept and run again."""
     model = build(case, dropout=0.1)

@@ -39,9 +39,11 @@ class FromScratch(BlockRecurrentForCausalLM):
 
 @cache
 def build(case: str, kind: type = BlockRecurrentForCausalLM, **fields: Any) -> Any:
-    config = tiny(case, **fields)
+    """With an output layer of its own: with the embeddings there, tiny models say the last word again and again."""
+    config = tiny(case, tie_word_embeddings=False, **fields)
     model = kind(config).double().eval()
     model.model.load_state_dict(draw(config))
+    model.lm_head.weight.normal_(generator=torch.Generator().manual_seed(1))
     return model
 
 
@@ -74,7 +76,12 @@ def test_sampling_is_repeatable_and_follows_one_pass() -> None:
         torch.manual_seed(seed)
         sampled.append(
             model.generate(
-                ids, max_new_tokens=22, do_sample=True, pad_token_id=PAD, output_logits=True, return_dict_in_generate=True
+                ids,
+                max_new_tokens=22,
+                do_sample=True,
+                pad_token_id=PAD,
+                output_logits=True,
+                return_dict_in_generate=True,
             )
         )
     assert torch.equal(sampled[0].sequences, sampled[1].sequences)
@@ -163,9 +170,7 @@ def test_a_state_with_a_mask_of_the_whole_text() -> None:
     ids = tokens(2, 13)
     whole = model.generate(ids, max_new_tokens=9, **GREEDY)
     state = model(ids[:, :6]).state
-    continued = model.generate(
-        ids[:, 6:], state=state, attention_mask=torch.ones_like(ids), max_new_tokens=9, **GREEDY
-    )
+    continued = model.generate(ids[:, 6:], state=state, attention_mask=torch.ones_like(ids), max_new_tokens=9, **GREEDY)
     assert torch.equal(continued, whole[:, 6:])
 
 
@@ -195,7 +200,7 @@ def test_what_cannot_work_with_a_state_is_refused() -> None:
     with pytest.raises((ValueError, RuntimeError), match="cache"):
         model.generate(tokens(1, 5), prompt_lookup_num_tokens=3, max_new_tokens=3, **GREEDY)
     with pytest.raises(ValueError, match="not used by the model: .'statee'"):
-        model.generate(tokens(1, 5), statee=None, max_new_tokens=3, **GREEDY)
+        model.generate(tokens(1, 5), statee=3, max_new_tokens=3, **GREEDY)
 
 
 def test_a_text_streamer_prints_while_blocks_go_by(capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,17 +213,18 @@ def test_a_text_streamer_prints_while_blocks_go_by(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.split() == [str(i) for i in text[0, 3:].tolist()]
 
 
-def sizes(value: Any) -> int:
-    """Numbers in all tensors of nested tuples."""
+def tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested tuples."""
     if isinstance(value, Tensor):
-        return value.numel()
-    return 0 if value is None else sum(map(sizes, value))
+        yield value
+    elif value is not None:
+        for item in value:
+            yield from tensors(item)
 
 
 @pytest.mark.parametrize(
     ("case", "fields"),
     [
-        ("XL:1024", {}),
         ("Slide:13L", {}),
         ("Rec:lstm:dual", {}),
         ("Feedback:fixed:skip", {}),
@@ -237,7 +243,7 @@ def test_the_state_stays_as_large_as_it_is_over_three_hundred_tokens(
         output = forward(*args, **kwargs)
         steps.append(kwargs["input_ids"].shape[1])
         lengths.append([layer.recent.keys.shape[2] for layer in output.state.layers])
-        totals.append(sizes(output.state.layers))
+        totals.append(sum(t.numel() for t in tensors(output.state.layers)))
         assert all(layer.memory is None or layer.memory.keys.shape[2] <= limit for layer in output.state.layers)
         return output
 
@@ -255,14 +261,12 @@ def test_a_state_does_not_hold_on_to_a_long_text() -> None:
     """A few columns of a long text must not keep all of it in memory."""
     for case in ("Slide:12L", "Rec:fixed:skip", "little memory"):
         model = build(case)
-        state = model(tokens(1, 400)).state
-        held = {}
-        state._map(lambda t: held.setdefault(t.untyped_storage().data_ptr(), t) is None or t)  # noqa: B023
-        stored = sum(t.untyped_storage().nbytes() for t in held.values())
-        assert stored <= 2 * 8 * sizes(state.layers), case
+        found = list(tensors(model(tokens(1, 400)).state.layers))
+        stored = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}
+        assert sum(stored.values()) <= 2 * sum(t.nbytes for t in found), case
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sorted(CASES.keys() - {*PRESETS, *OPTIONS}))
 def test_one_token_at_a_time_is_the_whole(case: str) -> None:
     model = build(case)
     ids = tokens(1, 2 * model.config.window + 3)

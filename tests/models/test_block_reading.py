@@ -403,7 +403,9 @@ def test_hidden_states_are_those_of_each_layer_and_of_any_pieces(case: str) -> N
     assert torch.equal(whole.hidden_states[-1], whole.last_hidden_state)
     first = model(ids[:, :11], output_hidden_states=True)
     second = model(ids[:, 11:], output_hidden_states=True, state=first.state)
-    for ours, theirs in zip(zip(first.hidden_states, second.hidden_states, strict=True), whole.hidden_states, strict=True):
+    for ours, theirs in zip(
+        zip(first.hidden_states, second.hidden_states, strict=True), whole.hidden_states, strict=True
+    ):
         close(torch.cat(ours, 1), theirs)
 
 

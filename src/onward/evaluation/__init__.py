@@ -1,4 +1,12 @@
-from .cost import Cost, cost, counted_flops_per_token, formula_flops_per_token
+from .cost import (
+    BlockCost,
+    Cost,
+    block_cost,
+    block_flops_per_token,
+    cost,
+    counted_flops_per_token,
+    formula_flops_per_token,
+)
 from .perplexity import (
     Curve,
     Difference,
@@ -11,11 +19,14 @@ from .perplexity import (
     measure_memories,
     paired_difference,
     plain,
+    word_perplexity,
 )
 from .report import Row
-from .run import at_overlap, evaluate
+from .run import evaluate
+from .window_rows import at_overlap
 
 __all__ = [
+    "BlockCost",
     "Cost",
     "Curve",
     "Difference",
@@ -24,6 +35,8 @@ __all__ = [
     "NothingToSwap",
     "Row",
     "at_overlap",
+    "block_cost",
+    "block_flops_per_token",
     "context_recovered",
     "cost",
     "counted_flops_per_token",
@@ -34,4 +47,5 @@ __all__ = [
     "measure_memories",
     "paired_difference",
     "plain",
+    "word_perplexity",
 ]

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from .. import windows
+from ..models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM, WindowRecurrentModel
 from ..models.window_recurrent.insertion import backbone_layers
 from .perplexity import plain
@@ -97,6 +98,41 @@ def _counted_attention(base: Any) -> Iterator[None]:
         yield
     finally:
         base.config._attn_implementation = before
+
+
+# --- blocks ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    counted: float  # FLOPs per token of all matrix products, language model head included
+    parameters: int
+    parameters_without_embeddings: int
+
+
+def block_cost(model: BlockRecurrentForCausalLM) -> BlockCost:
+    parameters = _size(model)
+    embeddings = model.model.embed_tokens.weight.numel()
+    if not model.config.tie_word_embeddings:
+        embeddings += model.lm_head.weight.numel()
+    return BlockCost(block_flops_per_token(model.config), parameters, parameters - embeddings)
+
+
+@torch.no_grad()
+def block_flops_per_token(config: BlockRecurrentConfig) -> float:
+    """FLOPs per token of a whole block, far enough into a document that the window and the memory are full.
+
+    Counted where tensors have shapes and no values: that takes neither time nor memory, and all attention counts.
+    """
+    with torch.device("meta"):
+        model = BlockRecurrentForCausalLM(config).eval()
+    ids = torch.zeros(1, config.window, dtype=torch.long, device="meta")
+    state = None
+    for _ in range(max(1, config.memory_size // config.window)):
+        state = model(ids, state=state, logits_to_keep=1).state
+    with FlopCounterMode(display=False) as counter:
+        model(ids, state=state)
+    return counter.get_total_flops() / config.window
 
 
 def _size(module: torch.nn.Module) -> int:

@@ -121,7 +121,7 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
             ("hidden_act", tuple(ACT2FN)),
         ):
             self.require_choice(name, allowed)
-        if not 0 <= self.dropout < 1:
+        if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout!r}: choose a share from 0 up to, but not, 1")
         exact = self.relative_attention_num_buckets // 2
         if self.relative_attention_num_buckets < 2 or self.relative_attention_max_distance <= exact:
@@ -133,10 +133,7 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
 
     def _even_head_dim(self) -> int:
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} cannot be shared by num_attention_heads="
-                f"{self.num_attention_heads}: choose a multiple, or give head_dim"
-            )
+            raise ValueError(uneven(self.hidden_size, self.num_attention_heads))
         return self.hidden_size // self.num_attention_heads
 
     def _check_recurrence(self) -> None:
@@ -224,8 +221,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def in_proportion(row: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """The fields of a row's configuration, when the base model has the sizes given in `overrides`."""
-    base = BASE | {name: overrides[name] for name in BASE if name in overrides}
-    base.setdefault("intermediate_size", overrides.get("intermediate_size", 4 * base["hidden_size"]))
+    base = BASE | {name: overrides[name] for name in (*BASE, "intermediate_size") if name in overrides}
+    for name, value in base.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if "head_dim" not in overrides and base["hidden_size"] % base["num_attention_heads"]:
+        raise ValueError(uneven(base["hidden_size"], base["num_attention_heads"]))
+    base.setdefault("intermediate_size", 4 * base["hidden_size"])
     if "window" in overrides and "segment_length" not in overrides:
         base["segment_length"] = BASE["segment_length"] // BASE["window"] * base["window"]
     depth, window = base["num_hidden_layers"], base["window"] * row.get("windows", 1)
@@ -233,7 +235,7 @@ def in_proportion(row: dict[str, Any], overrides: dict[str, Any]) -> dict[str, A
         "hidden_size": base["hidden_size"],
         "num_hidden_layers": depth + row.get("more_layers", 0),
         "num_attention_heads": base["num_attention_heads"] * row.get("heads", 1),
-        "head_dim": max(1, base["hidden_size"] // base["num_attention_heads"]),
+        "head_dim": base["hidden_size"] // base["num_attention_heads"],
         "intermediate_size": base["intermediate_size"] * row.get("mlp", 1),
         "window": window,
         "segment_length": window if row.get("one_block") else base["segment_length"],
@@ -243,6 +245,13 @@ def in_proportion(row: dict[str, Any], overrides: dict[str, Any]) -> dict[str, A
         fields["memory_size"] = row["memory_windows"] * window
     fields |= {name: row[name] for name in ("gate", "gate_configuration", "feedback") if name in row}
     return fields | {name: value for name, value in overrides.items() if name not in (*BASE, "intermediate_size")}
+
+
+def uneven(width: int, heads: int) -> str:
+    return (
+        f"hidden_size={width} cannot be shared by num_attention_heads={heads}: choose a multiple, or give head_dim, "
+        "the width of a head"
+    )
 
 
 def layer_at(share: float, depth: int) -> int:

@@ -194,7 +194,8 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
     def state_name(self) -> str:
         """What two models must have in common for one to read on from the other's state."""
         c = self.config
-        name = f"{c.num_hidden_layers} layers of {c.hidden_size}, {c.num_attention_heads} heads of {c.head_dim}, window {c.window}"
+        name = f"{c.num_hidden_layers} layers of {c.hidden_size}, {c.num_attention_heads} heads of {c.head_dim}"
+        name += f", window {c.window}"
         if c.recurrent_layers:
             name += (
                 f", {c.num_states} states at {','.join(map(str, c.recurrent_layers))} ({c.gate} {c.gate_configuration})"
@@ -295,7 +296,8 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         if attention_mask is not None:
             if attention_mask.shape != (batch, count):
                 raise ValueError(
-                    f"attention_mask has the shape {tuple(attention_mask.shape)}, the input {(batch, count)}: they must agree"
+                    f"attention_mask has the shape {tuple(attention_mask.shape)}, the input {(batch, count)}: they "
+                    "must agree"
                 )
             real = attention_mask.bool()
             lengths = tuple(real.sum(1).tolist())

@@ -1,4 +1,4 @@
-"""What is in a model: parameters, cost per token, where the memory goes in, and whether the seam is taken."""
+"""What is in a window-recurrent model: where the memory goes in, and how much attention it gets."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .models.window_recurrent.insertion import inserting
-from .models.window_recurrent.probe import probe
+from ..evaluation.cost import formula_flops_per_token
+from ..models.window_recurrent.insertion import inserting
+from ..models.window_recurrent.probe import probe
 
 
-def facts(model: Any) -> dict[str, str]:
-    """Name and value of everything worth knowing, in reading order."""
-    from .evaluation.cost import formula_flops_per_token
-
+def window_facts(model: Any) -> dict[str, str]:
     config = model.config
     seam = probe(model.backbone, config.insertion_layers, model.carrier.space)
     added = sum(p.numel() for p in model.carrier.parameters())

@@ -1,0 +1,58 @@
+"""`onward embed`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .shared import Model, console, is_block_folder, is_preset, on_device
+
+
+def embed(
+    model: Model,
+    files: Annotated[list[Path], typer.Argument(help="Text files, one document each.")],
+    out: Annotated[Path, typer.Option(help="Where the vectors go.")] = Path("runs/embeddings.safetensors"),
+    window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
+    overlap: Annotated[int, typer.Option(help="For a plain backbone: tokens seen twice.")] = 0,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Also a vector for each token.")] = False,
+) -> None:
+    """Vectors of documents of any length, from encoders and decoders."""
+    from rich.progress import track
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModel
+
+    from .. import add_recurrence
+    from ..corpora import load_documents
+    from ..models.window_recurrent import MODELS, WindowRecurrenceConfig, WindowRecurrentModel
+    from ..pretrained import load_backbone
+
+    if is_preset(model) or is_block_folder(model):
+        raise ValueError(f"{model} is block-recurrent, and vectors come from backbones and window-recurrent models")
+    auto = AutoModel
+    if (Path(model) / "config.json").is_file():
+        config = AutoConfig.from_pretrained(model)
+        if isinstance(config, WindowRecurrenceConfig) and config.head:
+            auto = MODELS[config.head].auto_class
+    loaded, tokenizer = load_backbone(model, auto)
+    if not isinstance(loaded, WindowRecurrentModel):
+        longest = min(tokenizer.model_max_length, loaded.config.max_position_embeddings, 512)
+        loaded = add_recurrence(loaded, carrier="none", window=window or longest, overlap=overlap)
+    reader: Any = on_device(loaded.eval())
+    vectors: dict[str, Any] = {}
+    import torch
+
+    with torch.no_grad():
+        for file in track(files, "documents", console=console):
+            for document in load_documents(file):
+                if f"{document.name}.document" in vectors:
+                    raise ValueError(f"two documents are called {document.name!r}: embed them into different files")
+                ids = tokenizer(document.text, return_tensors="pt").input_ids.to(reader.device)
+                result = reader.embed(ids)
+                vectors[f"{document.name}.document"] = result.documents[0].contiguous()
+                if tokens:
+                    vectors[f"{document.name}.tokens"] = result.tokens[0].contiguous()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_file(vectors, out)
+    console.print(f"{len(vectors)} tensors are in {out}")

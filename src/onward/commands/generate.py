@@ -1,0 +1,41 @@
+"""`onward generate`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .shared import Model, load_model
+
+
+def generate(
+    model: Model,
+    prompt: Annotated[str | None, typer.Option(help="The text to go on from.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="A file with it; of any length.")] = None,
+    tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
+    window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
+    sample: Annotated[bool, typer.Option(help="Draw tokens at random instead of the likeliest.")] = True,
+    temperature: float = 0.8,
+    top_p: float = 0.95,
+    endless: Annotated[bool, typer.Option("--endless", help="Do not stop at the model's end of text.")] = False,
+    seed: int = 0,
+) -> None:
+    """Write on from a prompt, without end and at constant memory; the text appears as it is made."""
+    import torch
+    from transformers import TextStreamer
+
+    text = prompt_file.read_text(encoding="utf-8") if prompt_file else prompt
+    if not text or not text.strip():
+        raise ValueError("there is nothing to go on from: give --prompt TEXT or --prompt-file FILE")
+    loaded, tokenizer = load_model(model, window)
+    torch.manual_seed(seed)
+    if sample and temperature <= 0:
+        raise ValueError(f"--temperature {temperature} draws nothing: use --no-sample for the likeliest tokens")
+    options: dict[str, Any] = {"do_sample": sample} | ({"eos_token_id": -1} if endless else {})
+    if sample:
+        options |= {"temperature": temperature, "top_p": top_p}
+    ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids.to(loaded.device)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    loaded.generate(ids, max_new_tokens=tokens, streamer=TextStreamer(tokenizer), pad_token_id=pad, **options)

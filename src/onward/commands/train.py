@@ -1,0 +1,165 @@
+"""`onward train`: a backbone with recurrence, or a block-recurrent model from its first weights on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .shared import CorpusName, Out, is_block_folder, is_preset
+
+
+class Trained(StrEnum):
+    everything = "all"
+    carrier = "carrier"
+    lora = "lora"
+
+
+def of_windows(*names: str, help: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Only for window-recurrent models")
+
+
+def of_blocks(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Only for block-recurrent models", **more)
+
+
+WINDOW_OPTIONS = {
+    "carrier": "--carrier",
+    "overlap": "--overlap",
+    "vectors": "--vectors",
+    "insert_at": "--insert-at",
+    "trained": "--train",
+    "windows_per_segment": "--windows-per-segment",
+    "carrier_learning_rate": "--carrier-learning-rate",
+    "residual": "--residual",
+    "lora_rank": "--lora-rank",
+    "with_controls": "--with-controls",
+}
+BLOCK_OPTIONS = {"tokenizer": "--tokenizer", "settings": "--set"}
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="A backbone that gains recurrence (a folder, a Hub name, smollm2-135m), or a block-recurrent model: a "
+        "preset such as Rec:fixed:skip, or a folder to train on.",
+    ),
+]
+
+
+def train(
+    model: Source,
+    corpus: CorpusName = "shakespeare",
+    out: Out = Path("runs/train"),
+    window: Annotated[int | None, typer.Option(help="Tokens seen at once (300; 512).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Segments or lanes in a step of all processes (8).")] = None,
+    tokens_per_step: Annotated[int | None, typer.Option(help="Instead of --batch-size (; 131072).")] = None,
+    segments_at_once: Annotated[int | None, typer.Option(help="Of a step's segments; fewer need less.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw or adafactor (adamw; adafactor).")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="(5e-5, adapters 5e-4; 1.0, adamw 0.05)")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="constant, linear, cosine, inverse_sqrt (constant; inverse_sqrt).")
+    ] = None,
+    warmup_steps: Annotated[int | None, typer.Option(help="At most half of all steps (100; 1000).")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the corpus (2; 1).")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Stop after so many tokens.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Tokens between validations (2e6; 2e7).")] = None,
+    save_every: Annotated[int | None, typer.Option(help="Tokens between checkpoints; as validations.")] = None,
+    checkpointing: Annotated[
+        bool | None,
+        typer.Option("--checkpointing/--no-checkpointing", help="Keep only the state between windows (yes; no)."),
+    ] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to tensorboard.")] = False,
+    seed: int = 0,
+    carrier: Annotated[
+        str | None, of_windows(help="What is carried: spans, pooled, constant or none (pooled).")
+    ] = None,
+    overlap: Annotated[int | None, of_windows(help="Tokens a window repeats from the one before (0).")] = None,
+    vectors: Annotated[int | None, of_windows(help="How many vectors are inserted.")] = None,
+    insert_at: Annotated[str | None, of_windows(help="A layer from 1, several as 2,5,9, or all.")] = None,
+    trained: Annotated[Trained | None, of_windows("--train", help="Which weights are trained (all).")] = None,
+    windows_per_segment: Annotated[
+        int | None, of_windows(help="Windows that one step goes back through (20).")
+    ] = None,
+    carrier_learning_rate: Annotated[float | None, of_windows(help="Of the carrier (1e-3).")] = None,
+    residual: Annotated[
+        bool | None,
+        of_windows("--residual/--no-residual", help="Without it `pooled` is the paper's to the letter (yes)."),
+    ] = None,
+    lora_rank: Annotated[int | None, of_windows(help="Of the adapters, with --train lora (16).")] = None,
+    with_controls: Annotated[
+        bool | None, of_windows("--with-controls", help="Also train plain windows, and a constant for a memory.")
+    ] = None,
+    tokenizer: Annotated[str | None, of_blocks(help="Of a preset: bytes, a folder, or a Hub name.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        of_blocks("--set", help="Any field of the configuration, again and again.", metavar="FIELD=VALUE"),
+    ] = None,
+) -> None:
+    """Train a model with recurrence. Killed at any moment, the same command goes on from there.
+
+    In brackets stand the defaults: for window-recurrent models, and after a semicolon for block-recurrent ones.
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    from .train_blocks import train_blocks
+    from .train_windows import train_windows
+
+    if batch_size is not None and tokens_per_step is not None:
+        raise ValueError("--batch-size and --tokens-per-step both say how large a step is: give one of them")
+    if is_preset(model) or is_block_folder(model):
+        refuse(given, WINDOW_OPTIONS, f"is for window-recurrent models, and {model} is block-recurrent")
+        train_blocks(given)
+    else:
+        refuse(given, BLOCK_OPTIONS, f"is for block-recurrent models, and {model} is a backbone that has its own")
+        train_windows(given)
+
+
+def refuse(given: dict[str, Any], options: dict[str, str], reason: str) -> None:
+    """What would be ignored must not pass in silence."""
+    for name, option in options.items():
+        if name in given:
+            raise ValueError(f"{option} {reason}: leave it out")
+
+
+# --- what both kinds make of it --------------------------------------------------------------------
+
+RECIPE = {
+    "batch_size": "batch_size",
+    "tokens_per_step": "tokens_per_step",
+    "segments_at_once": "segments_at_once",
+    "optimizer": "optimizer",
+    "learning_rate": "learning_rate",
+    "schedule": "schedule",
+    "warmup_steps": "warmup_steps",
+    "epochs": "epochs",
+    "max_tokens": "max_tokens",
+    "evaluate_every": "evaluate_every_tokens",
+    "save_every": "save_every_tokens",
+    "checkpointing": "gradient_checkpointing",
+    "seed": "seed",
+    "trained": "train",
+    "windows_per_segment": "windows_per_segment",
+    "carrier_learning_rate": "carrier_learning_rate",
+    "lora_rank": "lora_rank",
+}
+
+
+def recipe_fields(given: dict[str, Any]) -> dict[str, Any]:
+    values = {field: given[name] for name, field in RECIPE.items() if name in given}
+    return {field: str(value) if isinstance(value, Trained) else value for field, value in values.items()}
+
+
+def run(model: Any, texts: Any, tokenizer: Any, folder: Path, recipe: Any, given: dict[str, Any]) -> Any:
+    from ..streams import tokenize
+    from ..training import train as run
+
+    return run(
+        model,
+        tokenize(texts.train, tokenizer),
+        tokenize(texts.validation, tokenizer, texts.validation_tokens),
+        tokenizer,
+        folder,
+        recipe,
+        report_to="tensorboard" if given["tensorboard"] else "none",
+    )

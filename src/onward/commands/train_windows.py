@@ -1,0 +1,46 @@
+"""A pretrained backbone gains recurrence, and its controls beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .shared import console, refuse_encoder
+from .train import Trained, recipe_fields, run
+
+
+def train_windows(given: dict[str, Any]) -> None:
+    from transformers import set_seed
+
+    from .. import WindowRecurrenceConfig, add_recurrence
+    from ..corpora import load_corpus
+    from ..pretrained import load_backbone
+    from ..training import TrainingRecipe
+
+    names = ("carrier", "window", "overlap", "vectors", "residual")
+    fields = {name: given[name] for name in names if name in given}
+    config = WindowRecurrenceConfig(**fields, insert_at=layers(given.get("insert_at")))
+    refuse_encoder(given["model"])
+    if given.get("trained") is Trained.lora:
+        given.setdefault("learning_rate", 5e-4)  # adapters start from nothing, and need more than weights
+    recipe = TrainingRecipe(**recipe_fields(given))
+    texts, out = load_corpus(given["corpus"]), given["out"]
+    jobs = {out: config}
+    if given.get("with_controls") and config.carrier not in ("constant", "none"):
+        jobs[out / "constant"] = config.with_carrier("constant")
+        if given.get("trained") is not Trained.carrier:  # a backbone that was not trained is its own plain control
+            jobs[out / "plain"] = config.with_carrier("none")
+    for folder, settings in jobs.items():
+        model, tokenizer = load_backbone(given["model"])
+        set_seed(given["seed"])  # a carrier starts from random numbers
+        result = run(add_recurrence(model, settings), texts, tokenizer, folder, recipe, given)
+        console.print(f"{settings.carrier}: validation loss {result.best_validation_loss:.4f}, saved in {folder}")
+
+
+def layers(text: str | None) -> Any:
+    if text is None or text == "all":
+        return text
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--insert-at {text!r}: give a layer, several as 2,5,9, or all") from None
+    return numbers[0] if len(numbers) == 1 else numbers
