@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 
-WIDTH, DEPTH, HEADS, LENGTH, BATCH, BLOCK, VOCABULARY, ROUNDS = 256, 6, 4, 1024, 2, 128, 20_000, 15
+WIDTH, DEPTH, HEADS, LENGTH, BATCH, BLOCK, VOCABULARY, ROUNDS = 256, 6, 4, 1024, 2, 128, 20_000, 9
 
 
 def ours(preset: str) -> Callable[[Tensor], Tensor]:
@@ -99,7 +99,7 @@ def make(name: str) -> tuple[Callable[[], None], int, Callable[[Tensor], Tensor]
     kind, preset = MODELS[name]
     loss = kind(preset)
     parameters = list(loss.model.parameters())  # type: ignore[attr-defined]
-    optimizer = torch.optim.Adam(parameters, 1e-4)
+    optimizer = torch.optim.Adam(parameters, 1e-4, fused=True)  # the fastest there is, for all of them
     ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
 
     def step() -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 IGNORED = -100
 LOGITS_AT_ONCE = 4_000_000
 """How many logits are there at a time."""
+VANISHING = 80
+"""Losses above this would be the logarithm of a share that float32 can hardly hold."""
 
 
 class _LanguageLoss(torch.autograd.Function):
@@ -33,11 +35,12 @@ class _LanguageLoss(torch.autograd.Function):
             rows, right = torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)
             logits, shares = (x[: len(wanted)] for x in room)
             torch.mm(piece, weight.mT, out=logits)
-            largest, best = logits.max(-1)
-            score = logits[rows, right].to(exact)
             torch.softmax(logits, -1, dtype=exact, out=shares)
-            # The largest share never vanishes, and so tells the sum that all were divided by.
-            losses = largest.to(exact) - shares[rows, best].log() - score
+            losses = -shares[rows, right].log()
+            vanished = losses > VANISHING  # the share is too small for a number; such rows are looked at again
+            if bool(vanished.any()):
+                far = logits[vanished].to(exact)
+                losses[vanished] = far.logsumexp(-1) - far[rows[: len(far)], right[vanished]]
             loss += losses.masked_fill_(ignored, 0).sum()
             if grad_hidden is None and grad_weight is None:
                 continue

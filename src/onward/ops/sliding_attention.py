@@ -44,20 +44,18 @@ def sliding_attention(
     before the new ones, aligned at the right; row r has `seen[r]` of them, the rest is never looked at.
     bias: [H, W + 1], added to the score at each distance between query and key.
     """
-    count = query.shape[2]
+    batch, heads, count, width = query.shape
     tile = min(count, window)
     tiles = -(-count // tile)
     past = past_key.shape[2]
     if tiles > 1:
-        # Tiles overlap in their keys: tile n has the blocks n and n + 1 of past and new together.
-        behind, past = tiles * tile - count, window
-        query = _blocks(F.pad(query, (0, 0, 0, behind)), tile)
-        ahead = window - past_key.shape[2]
+        ahead, behind, past = window - past, tiles * tile - count, window
+        query = _blocks(_padded(query, 0, behind), tile)
+        # The blocks of past and new together: tile n meets the blocks n and n + 1.
         key, value = (
-            _blocks(torch.cat([F.pad(old, (0, 0, ahead, 0)), F.pad(new, (0, 0, 0, behind))], 2), tile)
+            _blocks(torch.cat([_padded(old, ahead, 0), _padded(new, 0, behind)], 2), tile)
             for old, new in ((past_key, key), (past_value, value))
         )
-        key, value = (torch.cat([x[:-1], x[1:]], 3) for x in (key, value))
     else:
         query = query[None]
         key, value = torch.cat([past_key, key], 2)[None], torch.cat([past_value, value], 2)[None]
@@ -65,8 +63,11 @@ def sliding_attention(
     unseen = _unseen(seen, past, query.device)
     alone = None if sees_itself else torch.tensor([not n for n in seen], device=query.device)
     out = _TiledAttention.apply(query, key, value, scores, unseen, alone, dropout)
-    batch, heads, _, width = past_key.shape
     return out.permute(1, 2, 0, 3, 4).reshape(batch, heads, tiles * tile, width)[:, :, :count]
+
+
+def _padded(x: Tensor, ahead: int, behind: int) -> Tensor:
+    return F.pad(x, (0, 0, ahead, behind)) if ahead or behind else x
 
 
 def _blocks(x: Tensor, size: int) -> Tensor:
@@ -96,8 +97,9 @@ def _unseen(seen: Sequence[int], past: int, device: torch.device) -> Tensor | No
 class _TiledAttention(torch.autograd.Function):
     """softmax(q k' + bias) v with a gradient for the bias, which torch's fused attention does not give.
 
-    query [T, B, H, t, D], key and value [T, B, H, s, D], bias [H, t, s]. `unseen` [B, p] hides the first keys of
-    the first tile; `alone` [B] marks rows whose first token sees nothing at all.
+    query [T, B, H, t, D], bias [H, t, s]. key and value are blocks [T + 1, B, H, t, D], each tile meeting two, or for
+    one tile its s keys, [1, B, H, s, D]. `unseen` [B, p] hides the first keys of the first tile; `alone` [B] marks rows
+    whose first token sees nothing at all.
     """
 
     @staticmethod
@@ -112,14 +114,14 @@ class _TiledAttention(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         tiles, batch, heads, rows, width = query.shape
-        many = (tiles * batch * heads, -1, width)
-        q, k, v = (x.reshape(many) for x in (query, key, value))
+        q = query.reshape(-1, rows, width)
+        k, v = (_met_by_tiles(x).view(len(q), -1, width) for x in (key, value))
         scores = torch.bmm(q, k.mT).view(tiles, batch, heads, rows, -1)
         scores += bias
         if unseen is not None:
             scores[0, ..., : unseen.shape[1]].masked_fill_(unseen[:, None, None, :], -torch.inf)
-        shares = scores.softmax(-1, dtype=torch.float64 if scores.dtype == torch.float64 else torch.float32)
-        shares = shares.to(v.dtype)
+        exact = torch.float64 if scores.dtype == torch.float64 else torch.float32
+        shares = scores.softmax(-1, dtype=exact).to(v.dtype)
         if alone is not None:
             shares[0, :, :, 0].masked_fill_(alone[:, None, None], 0)
         kept = None
@@ -128,8 +130,8 @@ class _TiledAttention(torch.autograd.Function):
             kept = torch.rand_like(shares) >= dropout
             used = shares * kept / (1 - dropout)
         ctx.save_for_backward(q, k, v, shares, kept)
-        ctx.shape, ctx.dropout = key.shape, dropout
-        return torch.bmm(used.view(tiles * batch * heads, rows, -1), v).view(query.shape)
+        ctx.dropout = dropout
+        return torch.bmm(used.view(len(q), rows, -1), v).view(query.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -145,4 +147,22 @@ class _TiledAttention(torch.autograd.Function):
         grad_bias = grad_scores.sum((0, 1)) if ctx.needs_input_grad[3] else None
         grad_query = torch.bmm(grad_scores.view(flat), k).view(*shares.shape[:3], *q.shape[1:])
         grad_key = torch.bmm(grad_scores.view(flat).mT, q)
-        return grad_query, grad_key.view(ctx.shape), grad_value.view(ctx.shape), grad_bias, None, None, None
+        keys, values = (_back_to_blocks(g.view(*shares.shape[:3], *g.shape[1:])) for g in (grad_key, grad_value))
+        return grad_query, keys, values, grad_bias, None, None, None
+
+
+def _met_by_tiles(x: Tensor) -> Tensor:
+    """Blocks [T + 1, B, H, t, D] -> [T, B, H, 2t, D]: each with the one before."""
+    return torch.cat([x[:-1], x[1:]], 3) if len(x) > 1 else x.contiguous()
+
+
+def _back_to_blocks(grad: Tensor) -> Tensor:
+    """The gradient of `_met_by_tiles`: every block was met by two tiles."""
+    if len(grad) == 1:
+        return grad
+    first, second = grad.chunk(2, 3)
+    whole = grad.new_empty(len(grad) + 1, *first.shape[1:])
+    whole[:-1] = first
+    whole[-1] = second[-1]
+    whole[1:-1] += second[:-1]
+    return whole

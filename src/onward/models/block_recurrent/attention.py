@@ -38,13 +38,14 @@ class SlidingAttention(nn.Module):
 
     def project(self, x: Tensor) -> list[Tensor]:
         """x: [B, N, d] -> queries, keys, values and, where states are read, queries to them; [B, H, N, D] each."""
-        projected = self.projection(x)
-        parts = projected.view(*x.shape[:2], -1, self.heads, self.head_dim)
-        both = torch.cat([self.scale, torch.ones_like(self.scale)]).to(parts.dtype)
-        near = unit_heads(parts[:, :, :2].flatten(2, 3), both).unflatten(2, (2, self.heads))
-        split = [near[:, :, 0], near[:, :, 1], parts[:, :, 2]]
+        # split and unbind, whose gradients are one copy each; of slices they would be one per slice, of the whole.
+        inner = self.heads * self.head_dim
+        near, *rest = self.projection(x).split([2 * inner, inner, inner][: 3 if self.reads_states else 2], -1)
+        scales = torch.cat([self.scale, torch.ones_like(self.scale)]).to(near.dtype)
+        query, key = unit_heads(near.unflatten(-1, (2 * self.heads, -1)), scales).chunk(2, 2)
+        split = [query, key, *(part.unflatten(-1, (self.heads, -1)) for part in rest)]
         if self.reads_states:
-            split.append(unit_heads(parts[:, :, 3], self.state_scale.to(parts.dtype)))
+            split[3] = unit_heads(split[3], self.state_scale.to(near.dtype))
         return [part.transpose(1, 2) for part in split]
 
     def attend(self, query: Tensor, new: Pairs, recent: Pairs, layout: Layout) -> Tensor:

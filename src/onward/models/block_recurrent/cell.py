@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
+from ...ops.rms_norm import RMSNorm
 from ...ops.unit_heads import unit_heads
 from ...state import where_rows
 from .configuration_block_recurrent import BlockRecurrentConfig
@@ -27,7 +28,7 @@ class RecurrentCell(nn.Module):
         width, heads, form = config.hidden_size, config.num_attention_heads, config.gate_configuration
         self.heads, self.head_dim = heads, config.head_dim
         both = 2 * config.attention_width
-        self.norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        self.norm = RMSNorm(width, eps=config.rms_norm_eps)
         self.ids = nn.Parameter(torch.empty(config.num_states, width))
         self.initial = nn.Parameter(torch.empty(config.num_states, width))
         self.projection = nn.Linear(width, 4 * config.attention_width, bias=False)
@@ -37,42 +38,50 @@ class RecurrentCell(nn.Module):
         if form in ("dual", "skip"):
             self.attention_gate = make_gate(config.gate, form, config.gate_tanh, width, both)
         if form == "dual":
-            self.mlp_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+            self.mlp_norm = RMSNorm(width, eps=config.rms_norm_eps)
         if form in ("dual", "single"):
             self.mlp_up = nn.Linear(width if form == "dual" else both, config.intermediate_size, bias=False)
             self.mlp_gate = make_gate(config.gate, form, config.gate_tanh, width, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
 
-    def open(self, vectors: Tensor, before: Pairs, has_before: list[bool]) -> Opened:
-        """vectors: [B, S, d]; before: keys and values of the block before, where a row has one."""
-        batch, states, _ = vectors.shape
-        projected = self.projection(self.norm(vectors) + self.ids).view(batch, states, 4, self.heads, self.head_dim)
-        scales = torch.stack([torch.ones_like(self.self_scale), self.self_scale, self.token_scale])
-        normed = unit_heads(projected[:, :, [0, 2, 3]].flatten(2, 3), scales.flatten().to(projected.dtype)).view(
-            batch, states, 3, self.heads, self.head_dim
-        )
-        keys, own, queries = (x.transpose(1, 2) for x in normed.unbind(2))
-        values = projected[:, :, 1].transpose(1, 2)
+    def open(self, vectors: Tensor, before: Pairs | None, has_before: list[bool]) -> Opened:
+        """vectors: [B, S, d]; before: keys and values of the block before, for the rows that have one.
+
+        With `before` None the look at it is left to `close`, which then gets its keys and values, too.
+        """
+        projected = self.projection(self.norm(vectors) + self.ids)
+        keys, values, own, queries = (x.unflatten(-1, (self.heads, -1)) for x in projected.chunk(4, -1))
+        scales = torch.cat([torch.ones_like(self.self_scale), self.self_scale, self.token_scale]).to(projected.dtype)
+        normed = unit_heads(torch.cat([keys, own, queries], 2), scales)
+        keys, own, queries = (x.transpose(1, 2) for x in normed.chunk(3, 2))
+        values = values.transpose(1, 2)
         read_states = F.scaled_dot_product_attention(own, keys, values, scale=1.0)
+        opened = Opened(keys, values, queries, read_states)
+        if before is None:
+            return opened
         if not any(has_before):
-            weight = torch.full_like(queries[..., 0], -torch.inf)
-            return Opened(keys, values, queries, read_states, torch.zeros_like(queries), weight)
+            nothing = torch.full_like(queries[..., 0], -torch.inf)
+            return opened._replace(read_before=torch.zeros_like(queries), weight_before=nothing)
         read, weight = look(queries, *before)
         if not all(has_before):
             none = torch.tensor([not has for has in has_before], device=weight.device)
             weight = weight.masked_fill(none[:, None, None], -torch.inf)
-        return Opened(keys, values, queries, read_states, read, weight)
+        return opened._replace(read_before=read, weight_before=weight)
 
-    def close(self, vectors: Tensor, opened: Opened, block: Pairs) -> Tensor:
-        """The states after a block, whose tokens have these keys and values, [B, H, W, D] each."""
-        return self.gated(vectors, self.attended(opened, block))
+    def close(self, vectors: Tensor, opened: Opened, tokens: Pairs) -> Tensor:
+        """The states after a block, whose tokens have these keys and values, [B, H, W, D] each; or those of the block
+        before and of this one, [B, H, 2W, D], where `opened` has not looked at the block before."""
+        return self.gated(vectors, self.attended(opened, tokens))
 
-    def attended(self, opened: Opened, block: Pairs) -> Tensor:
+    def attended(self, opened: Opened, tokens: Pairs) -> Tensor:
         """[B, S, 2 H D]: what the states read in each other, and in the tokens of two blocks."""
-        read, weight = look(opened.queries, *block)
-        share = (opened.weight_before - weight).sigmoid()[..., None]
-        tokens = torch.lerp(read, opened.read_before, share)
-        return torch.stack([opened.read_states, tokens], 1).permute(0, 3, 1, 2, 4).flatten(2)
+        if opened.read_before is None or opened.weight_before is None:
+            read = F.scaled_dot_product_attention(opened.queries, *tokens, scale=1.0)
+        else:
+            now, weight = look(opened.queries, *tokens)
+            share = (opened.weight_before - weight).sigmoid()[..., None]
+            read = torch.lerp(now, opened.read_before, share)
+        return torch.stack([opened.read_states, read], 1).permute(0, 3, 1, 2, 4).flatten(2)
 
     def gated(self, vectors: Tensor, attended: Tensor) -> Tensor:
         if self.attention_gate is not None:

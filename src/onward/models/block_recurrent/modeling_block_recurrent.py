@@ -16,6 +16,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import ModelOutput
 
+from ...ops.rms_norm import RMSNorm
 from ...state import where_rows
 from .attention import SlidingAttention
 from .cell import RecurrentCell
@@ -52,9 +53,9 @@ class BlockRecurrentLayer(nn.Module):
 
     def __init__(self, config: BlockRecurrentConfig, index: int):
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.attention_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.attention = SlidingAttention(config, index)
-        self.mlp_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = MLP(config)
         self.cell = RecurrentCell(config) if index + 1 in config.recurrent_layers else None
         self.dropout = nn.Dropout(config.dropout)
@@ -101,25 +102,35 @@ class BlockRecurrentLayer(nn.Module):
         """
         assert self.cell is not None and state.opened is not None
         vectors, opened = state.vectors, state.opened
-        each = [opened]
-        for number in range(layout.blocks):
+        each, before = [opened], None
+        for number, block in enumerate(_one_by_one(blocks)):
             complete = layout.completed(number)
-            if blocks is None or not any(complete):
+            if not any(complete):
                 break
-            block = Pairs(blocks.keys[number], blocks.values[number])
-            closed = self.cell.close(vectors, opened, block)
+            closed = self.cell.close(vectors, opened, block if before is None else _both(before, block))
             if not all(complete):
                 rows = torch.tensor(complete, device=closed.device)
                 closed = where_rows(rows, closed, vectors)
             vectors = closed
             if number + 1 < layout.blocks:
-                following = self.cell.open(vectors, block, complete)
+                # Where all rows complete the next block, too, both are looked at together; otherwise what is carried
+                # on must have looked at this one, whose tokens will not be there any more.
+                before = block if all(complete) and all(layout.completed(number + 1)) else None
+                following = self.cell.open(vectors, block if before is None else None, complete)
                 if not all(complete):
                     following = Opened(*where_rows(rows, following, opened))
                 opened = following
                 each.append(opened)
         between = not any(n % layout.window for n in layout.after)
         return CellState(vectors, None if between else opened), each
+
+
+def _both(before: Pairs, block: Pairs) -> Pairs:
+    return Pairs(*(torch.cat(pair, 2) for pair in zip(before, block, strict=True)))
+
+
+def _one_by_one(blocks: Pairs | None) -> list[Pairs]:
+    return [] if blocks is None else [Pairs(*pair) for pair in zip(*(x.unbind() for x in blocks), strict=True)]
 
 
 class BlockRecurrentPreTrainedModel(PreTrainedModel):
@@ -187,7 +198,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(BlockRecurrentLayer(config, index) for index in range(config.num_hidden_layers))
         self.dropout = nn.Dropout(config.dropout)
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_init()
 
     @property

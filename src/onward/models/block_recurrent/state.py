@@ -20,8 +20,10 @@ class Opened(NamedTuple):
     values: Tensor  # [B, H, S, D]
     queries: Tensor  # [B, H, S, D]: to the tokens
     read_states: Tensor  # [B, H, S, D]: what the states read in each other
-    read_before: Tensor  # [B, H, S, D]: what they read in the block before, had they read it alone
-    weight_before: Tensor  # [B, H, S]: the logarithm of the sum of its scores' exponentials; -inf for no block
+    # What they read in the block before, had they read it alone, [B, H, S, D], and its weight beside other tokens: the
+    # logarithm of the sum of its scores' exponentials, [B, H, S], -inf for no block. In carried states always there.
+    read_before: Tensor | None = None
+    weight_before: Tensor | None = None
 
 
 class CellState(NamedTuple):
