@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 IGNORED = -100
-LOGITS_AT_ONCE = 4_000_000
+LOGITS_AT_ONCE = 8_000_000
 """How many logits are there at a time."""
 VANISHING = 80
 """Losses above this would be the logarithm of a share that float32 can hardly hold."""
@@ -28,18 +28,17 @@ class _LanguageLoss(torch.autograd.Function):
         scaled = hidden * factor
         size = min(len(labels), max(1, LOGITS_AT_ONCE // len(weight)))
         # The same memory for every piece: fresh memory costs more than the work that is done in it.
-        room = hidden.new_empty(size, len(weight)), hidden.new_empty(size, len(weight), dtype=exact)
+        room = hidden.new_empty(size, len(weight))
         for start in range(0, len(labels), size):
             piece, wanted = scaled[start : start + size], labels[start : start + size]
             ignored = wanted == IGNORED
             rows, right = torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)
-            logits, shares = (x[: len(wanted)] for x in room)
-            torch.mm(piece, weight.mT, out=logits)
-            torch.softmax(logits, -1, dtype=exact, out=shares)
+            logits = torch.mm(piece, weight.mT, out=room[: len(wanted)]).to(exact)
+            shares = torch.softmax(logits, -1, out=logits)
             losses = -shares[rows, right].log()
             vanished = losses > VANISHING  # the share is too small for a number; such rows are looked at again
             if bool(vanished.any()):
-                far = logits[vanished].to(exact)
+                far = (piece[vanished] @ weight.mT).to(exact)
                 losses[vanished] = far.logsumexp(-1) - far[rows[: len(far)], right[vanished]]
             loss += losses.masked_fill_(ignored, 0).sum()
             if grad_hidden is None and grad_weight is None:

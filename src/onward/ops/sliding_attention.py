@@ -66,6 +66,14 @@ def sliding_attention(
     return out.permute(1, 2, 0, 3, 4).reshape(batch, heads, tiles * tile, width)[:, :, :count]
 
 
+def full_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """softmax(q k') v, each query seeing every key; queries already scaled. [B, H, n, D] each.
+
+    In large batched products, which on CPUs are faster than torch's fused attention, above all its gradient.
+    """
+    return _TiledAttention.apply(query[None], key[None], value[None], None, None, None, 0.0)[0]
+
+
 def _padded(x: Tensor, ahead: int, behind: int) -> Tensor:
     return F.pad(x, (0, 0, ahead, behind)) if ahead or behind else x
 
@@ -108,7 +116,7 @@ class _TiledAttention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        bias: Tensor,
+        bias: Tensor | None,
         unseen: Tensor | None,
         alone: Tensor | None,
         dropout: float,
@@ -117,7 +125,8 @@ class _TiledAttention(torch.autograd.Function):
         q = query.reshape(-1, rows, width)
         k, v = (_met_by_tiles(x).view(len(q), -1, width) for x in (key, value))
         scores = torch.bmm(q, k.mT).view(tiles, batch, heads, rows, -1)
-        scores += bias
+        if bias is not None:
+            scores += bias
         if unseen is not None:
             scores[0, ..., : unseen.shape[1]].masked_fill_(unseen[:, None, None, :], -torch.inf)
         exact = torch.float64 if scores.dtype == torch.float64 else torch.float32

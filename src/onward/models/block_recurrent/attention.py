@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...ops.nearest_memory import read_nearest
-from ...ops.sliding_attention import position_buckets, sliding_attention
+from ...ops.sliding_attention import full_attention, position_buckets, sliding_attention
 from ...ops.unit_heads import unit_heads
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .layout import Layout
@@ -69,11 +68,11 @@ class SlidingAttention(nn.Module):
     def read_states(self, query: Tensor, opened: Sequence[Opened], layout: Layout) -> Tensor:
         """Each token reads the states of its own block, `opened[block]`; all blocks at once. [B, H, N, D]"""
         if layout.blocks == 1:
-            return F.scaled_dot_product_attention(query, opened[0].keys, opened[0].values, scale=1.0)
+            return full_attention(query, opened[0].keys, opened[0].values)
         asked = layout.in_blocks(query)
         keys = torch.stack([block.keys for block in opened])
         values = torch.stack([block.values for block in opened])
-        read = F.scaled_dot_product_attention(asked.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), scale=1.0)
+        read = full_attention(asked.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1))
         return layout.out_of_blocks(read.view(asked.shape), query.shape[2])
 
     def read_memory(

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from ...ops.rms_norm import RMSNorm
+from ...ops.sliding_attention import full_attention
 from ...ops.unit_heads import unit_heads
 from ...state import where_rows
 from .configuration_block_recurrent import BlockRecurrentConfig
@@ -55,7 +55,7 @@ class RecurrentCell(nn.Module):
         normed = unit_heads(torch.cat([keys, own, queries], 2), scales)
         keys, own, queries = (x.transpose(1, 2) for x in normed.chunk(3, 2))
         values = values.transpose(1, 2)
-        read_states = F.scaled_dot_product_attention(own, keys, values, scale=1.0)
+        read_states = full_attention(own, keys, values)
         opened = Opened(keys, values, queries, read_states)
         if before is None:
             return opened
@@ -76,7 +76,7 @@ class RecurrentCell(nn.Module):
     def attended(self, opened: Opened, tokens: Pairs) -> Tensor:
         """[B, S, 2 H D]: what the states read in each other, and in the tokens of two blocks."""
         if opened.read_before is None or opened.weight_before is None:
-            read = F.scaled_dot_product_attention(opened.queries, *tokens, scale=1.0)
+            read = full_attention(opened.queries, *tokens)
         else:
             now, weight = look(opened.queries, *tokens)
             share = (opened.weight_before - weight).sigmoid()[..., None]
