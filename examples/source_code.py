@@ -95,7 +95,7 @@ def measured(folder: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, floa
     """Bits per token of the test documents, read with their own states, with another document's, and with none."""
     model = BlockRecurrentForCausalLM.from_pretrained(folder)
     states = ("true", "swapped", "ablated") if model.config.recurrent_layers else ("true",)
-    read = measure_memories(model, held_out(TEST, tokenizer), states, batch_size=HELD)
+    read = measure_memories(model, held_out(TEST, tokenizer), memories=states, batch_size=HELD)
     return {name: measures.bits_per_token for name, measures in read.items()}
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from onward import BlockRecurrentForCausalLM
 from onward.models.block_recurrent import modeling_block_recurrent as modeling
 
+SOME = ["Slide:12L", "Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "memory and feedback"]
 OPTIONS = ["not itself, with states", "two recurrent layers", "feedback from the last of two", "memory and feedback"]
 
 
@@ -66,7 +67,7 @@ def test_checkpointing_gives_the_same_loss_and_all_gradients(case: str, monkeypa
     assert not counted.calls
     model.gradient_checkpointing_enable()
     assert model.is_gradient_checkpointing and model.model.is_gradient_checkpointing
-    for blocks in (1, 2):
+    for blocks in (1, 2) if case in SOME else (1,):
         model.config.blocks_per_checkpoint = blocks
         before = counted.calls
         assert_same(two_calls(model), plain)
@@ -83,9 +84,7 @@ def test_checkpointing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> N
     assert not counted.calls and not model.is_gradient_checkpointing and not model.model.is_gradient_checkpointing
 
 
-@pytest.mark.parametrize(
-    "case", ["Slide:12L", "Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "little memory"]
-)
+@pytest.mark.parametrize("case", SOME)
 def test_dropout_is_the_same_when_a_block_is_run_again(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks draw their own noise, so what is compared is the same blocks, kept and run again."""
     model = build(case, dropout=0.1)

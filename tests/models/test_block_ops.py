@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch.nn import functional as F
 from onward.ops import language_loss as language_loss_module
 from onward.ops.language_loss import language_loss
 from onward.ops.nearest_memory import read_nearest
-from onward.ops.sliding_attention import position_buckets, sliding_attention
+from onward.ops.rms_norm import RMSNorm
+from onward.ops.sliding_attention import full_attention, position_buckets, sliding_attention
 from onward.ops.unit_heads import unit_heads
 
 
@@ -192,6 +194,80 @@ def test_buckets_are_exact_then_logarithmic_then_all_the_same(buckets: int, max_
     assert found[exact] == exact
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 6), (5, 1), (4, 7)])
+def test_full_attention_sees_every_key(queries: int, keys: int) -> None:
+    inputs = [numbers(2, 3, n, 4, seed=seed) for seed, n in enumerate((queries, keys, keys))]
+    ours, theirs = full_attention(*inputs), F.scaled_dot_product_attention(*inputs, scale=1.0)
+    close(ours, theirs)
+    same_gradients(ours, theirs, inputs)
+    assert gradcheck(full_attention, [x[:1, :1, :, :2] for x in inputs])
+
+
+def test_full_attention_of_parts_of_larger_tensors() -> None:
+    """As the model has them: heads behind tokens, one batch for all."""
+    whole = numbers(3, 5, 2, 4, seed=1)
+    query, keys = whole.transpose(1, 2), whole[:1].transpose(1, 2).expand(3, -1, -1, -1)
+    ours, theirs = full_attention(query, keys, keys), F.scaled_dot_product_attention(query, keys, keys, scale=1.0)
+    close(ours, theirs)
+    same_gradients(ours, theirs, [whole])
+
+
+# -- root mean square norm
+
+
+def norm_of(width: int, dtype: torch.dtype = torch.float64, eps: float = 1e-6) -> RMSNorm:
+    norm = RMSNorm(width, eps=eps, dtype=dtype)
+    norm.weight.data.copy_(numbers(width, seed=7).detach())
+    return norm
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 3, 5), (2, 1, 4, 8)])
+def test_the_norm_is_torchs_with_all_gradients(shape: tuple[int, ...]) -> None:
+    x, norm = numbers(*shape), norm_of(shape[-1], eps=0.01)
+    ours, theirs = norm(x), F.rms_norm(x, shape[-1:], norm.weight, 0.01)
+    close(ours, theirs)
+    same_gradients(ours, theirs, [x, norm.weight])
+    assert gradcheck(lambda x, weight: torch.func.functional_call(norm, {"weight": weight}, x), [x, norm.weight])
+    for wanted in (x, norm.weight):
+        norm.weight.requires_grad_(wanted is norm.weight)
+        given = x if wanted is x else x.detach()
+        same_gradients(norm(given), F.rms_norm(given, shape[-1:], norm.weight, 0.01), [wanted])
+
+
+def test_the_norm_of_zero_and_of_part_of_a_larger_tensor() -> None:
+    whole, norm = numbers(2, 3, 10), norm_of(5)
+    part = whole.transpose(0, 1)[..., ::2]
+    same_gradients(norm(part), F.rms_norm(part, (5,), norm.weight, 1e-6), [whole, norm.weight])
+    zero = torch.zeros(2, 5, dtype=torch.float64, requires_grad=True)
+    assert not norm(zero).any()
+    same_gradients(norm(zero), F.rms_norm(zero, (5,), norm.weight, 1e-6), [zero, norm.weight])
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 40.0, 1000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_norm_in_lower_precision_is_as_good_as_torchs(dtype: torch.dtype, size: float) -> None:
+    """Half precision ends at 65,504: the square of the length of a wide vector must not be there in it."""
+    x, norm = (size * numbers(6, 256).detach()).to(dtype).requires_grad_(), norm_of(256, dtype)
+    weights = numbers(6, 256, seed=99).detach()
+    exact = F.rms_norm(x.double(), (256,), norm.weight.double(), 1e-6)
+    close_by = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
+    ours = norm(x)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.double(), exact, rtol=close_by, atol=close_by)
+    found = [torch.autograd.grad((y.double() * weights).sum(), [x, norm.weight]) for y in (ours, exact)]
+    for mine, other in zip(*found, strict=True):
+        assert F.cosine_similarity(mine.double().flatten(), other.double().flatten(), dim=0) > 0.999
+
+
+def test_the_norm_of_another_dtype_and_under_autocast() -> None:
+    x, norm = numbers(3, 8, dtype=torch.float32), norm_of(8, torch.float32)
+    expected = norm(x)
+    torch.testing.assert_close(norm(x.bfloat16()).float(), expected, rtol=2e-2, atol=2e-2)
+    with torch.autocast("cpu", torch.bfloat16):
+        under = norm(x)
+    torch.testing.assert_close(under.float(), expected, rtol=2e-2, atol=2e-2)
+
+
 # -- heads of length 1
 
 
@@ -355,6 +431,21 @@ def test_large_logits_in_float32(size: float) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-2, atol=1e-3 * size)
 
 
+def test_losses_on_both_sides_of_what_float32_can_hold() -> None:
+    """The share of a wrong word is a number up to a loss of about 100; beyond, it is no longer one."""
+    sizes = torch.tensor([0.0, 1.0, 50.0, 79.9, 80.1, 87.0, 90.0, 104.0, 1000.0])
+    hidden = torch.stack([sizes, torch.zeros_like(sizes)], 1).requires_grad_()
+    labels = torch.ones(len(sizes), dtype=torch.long)
+    exact = [math.log1p(math.exp(-size)) + size for size in sizes.tolist()]
+    for row, expected in enumerate(exact):
+        ours = language_loss(hidden[row : row + 1], torch.eye(2), labels[:1])
+        assert ours.item() == pytest.approx(expected, rel=1e-5)
+    whole = language_loss(hidden, torch.eye(2), labels)
+    assert whole.item() == pytest.approx(sum(exact), rel=1e-5)
+    (gradient,) = torch.autograd.grad(whole, hidden)
+    torch.testing.assert_close(gradient[:, 0], sizes.sigmoid())
+
+
 def test_a_sure_and_right_prediction_has_no_loss_and_a_sure_and_wrong_one_a_large() -> None:
     hidden = torch.tensor([[1e4, -1e4]])
     weight = torch.eye(2)
@@ -391,12 +482,14 @@ def test_ops_under_autocast() -> None:
         assert all(g.isfinite().all() for g in torch.autograd.grad(value.float().sum(), inputs))
 
 
-@pytest.mark.parametrize("op", ["unit heads", "sliding attention", "language loss"])
+@pytest.mark.parametrize("op", ["norm", "unit heads", "sliding attention", "language loss"])
 def test_second_derivatives_are_refused_or_right(op: str) -> None:
     """Gradients are written by hand, once: a second time round they must not be wrong in silence."""
     hidden, weight, labels = numbers(3, 4), numbers(5, 4, seed=1), torch.tensor([1, 2, 3])
     inputs = attention_inputs(3, 4, 2, batch=1)
+    norm = norm_of(4)
     pairs: dict[str, tuple[Any, Any, Tensor]] = {
+        "norm": (norm, lambda x: F.rms_norm(x, (4,), norm.weight, 1e-6), hidden),
         "unit heads": (
             lambda x: unit_heads(x.view(3, 2, 2), torch.ones(2, dtype=x.dtype)),
             lambda x: F.normalize(x.view(3, 2, 2), dim=-1),

@@ -32,6 +32,11 @@ class GeneratesOnward(GenerationMixin):
             input_ids, attention_mask = input_ids[:, -1:], None
         elif attention_mask is not None:
             attention_mask = attention_mask[:, -input_ids.shape[1] :]
+            if not bool(attention_mask[:, -1].all()):
+                raise ValueError(
+                    "a prompt is padded at the right, where generation is to go on: pad at the left "
+                    "(tokenizer.padding_side = 'left')"
+                )
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,

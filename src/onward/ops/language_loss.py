@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 IGNORED = -100
 LOGITS_AT_ONCE = 8_000_000
@@ -22,11 +23,12 @@ class _LanguageLoss(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, factor: float) -> Tensor:
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-        grad_weight = torch.zeros_like(weight) if wants_weight else None
         exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        # Summed up exactly: many pieces in half precision would lose most of it.
+        grad_weight = torch.zeros_like(weight, dtype=exact) if wants_weight else None
         loss = torch.zeros((), dtype=exact, device=hidden.device)
         scaled = hidden * factor
-        size = min(len(labels), max(1, LOGITS_AT_ONCE // len(weight)))
+        size = max(1, min(len(labels), LOGITS_AT_ONCE // len(weight)))
         # The same memory for every piece: fresh memory costs more than the work that is done in it.
         room = hidden.new_empty(size, len(weight))
         for start in range(0, len(labels), size):
@@ -50,11 +52,15 @@ class _LanguageLoss(torch.autograd.Function):
             if grad_hidden is not None:
                 torch.mm(errors, weight, out=grad_hidden[start : start + size]).mul_(factor)
             if grad_weight is not None:
-                grad_weight.addmm_(errors.mT, piece)
-        ctx.save_for_backward(grad_hidden, grad_weight)
+                if exact == hidden.dtype:
+                    grad_weight.addmm_(errors.mT, piece)
+                else:
+                    grad_weight += errors.mT @ piece
+        ctx.save_for_backward(grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype))
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grad_hidden, grad_weight = ctx.saved_tensors
         hidden, weight = (None if g is None else g * grad.to(g.dtype) for g in (grad_hidden, grad_weight))
@@ -66,4 +72,11 @@ def language_loss(hidden: Tensor, weight: Tensor, labels: Tensor, factor: float 
 
     hidden: [M, d]; weight: [V, d]; labels: [M].
     """
+    if labels.device.type == "cpu":  # elsewhere looking would stop the queue, and the device itself complains
+        wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= len(weight)))]
+        if len(wrong):
+            raise ValueError(
+                f"labels has {int(wrong[0])}, and the vocabulary {len(weight)} ids, from 0: use the ids of the model's "
+                f"tokenizer, and {IGNORED} for what is not to be scored"
+            )
     return _LanguageLoss.apply(hidden, weight, labels, factor)

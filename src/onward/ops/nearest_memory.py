@@ -26,9 +26,9 @@ def read_nearest(query: Tensor, keys: Tensor, values: Tensor, counts: Sequence[i
     unreal = best.values == -torch.inf  # fewer tokens are remembered than may be read
     chosen_keys, chosen_values = (_pick(x, best.indices) for x in (keys, values))  # [B, H, n, k, D]
     # Only the chosen scores are computed again, with a gradient for the query.
-    near = (chosen_keys @ query[..., None])[..., 0].masked_fill(unreal, torch.finfo(query.dtype).min)
-    shares = near.softmax(-1).masked_fill(unreal, 0)
-    return (shares[..., None, :] @ chosen_values)[..., 0, :]
+    near = (chosen_keys @ query[..., None])[..., 0]
+    shares = near.masked_fill(unreal, torch.finfo(near.dtype).min).softmax(-1).masked_fill(unreal, 0)
+    return (shares.to(values.dtype)[..., None, :] @ chosen_values)[..., 0, :]
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -17,6 +18,7 @@ class _RMSNorm(torch.autograd.Function):
         return (x * inverse).mul_(weight)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight, inverse = ctx.saved_tensors
         product = grad * x
@@ -29,7 +31,7 @@ class RMSNorm(nn.RMSNorm):
     """x / sqrt(mean(x^2) + eps) * weight, over the last dimension."""
 
     def forward(self, x: Tensor) -> Tensor:
-        assert self.eps is not None
-        if x.dtype != self.weight.dtype or torch.is_autocast_enabled(x.device.type):
-            return super().forward(x)
+        plain = x.dtype == self.weight.dtype and x.dtype in (torch.float32, torch.float64)
+        if x.device.type != "cpu" or not plain or torch.is_autocast_enabled("cpu"):
+            return super().forward(x)  # elsewhere torch has one of its own, and half precision needs its care
         return _RMSNorm.apply(x, self.weight, self.eps)

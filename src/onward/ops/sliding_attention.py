@@ -6,17 +6,16 @@ than W queries make one tile of their own size, so that a single token costs no 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
-@functools.lru_cache(maxsize=32)
 def position_buckets(distances: int, buckets: int, max_distance: int) -> Tensor:
     """T5's buckets of the distances 0, 1, ...: one for each short distance, then logarithmically wider ones."""
     exact = buckets // 2
@@ -61,7 +60,7 @@ def sliding_attention(
         key, value = torch.cat([past_key, key], 2)[None], torch.cat([past_value, value], 2)[None]
     scores = _tile_of(bias, tile, past + tile, window, sees_itself)
     unseen = _unseen(seen, past, query.device)
-    alone = None if sees_itself else torch.tensor([not n for n in seen], device=query.device)
+    alone = None if sees_itself or all(seen) else torch.tensor([not n for n in seen], device=query.device)
     out = _TiledAttention.apply(query, key, value, scores, unseen, alone, dropout)
     return out.permute(1, 2, 0, 3, 4).reshape(batch, heads, tiles * tile, width)[:, :, :count]
 
@@ -122,6 +121,7 @@ class _TiledAttention(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         tiles, batch, heads, rows, width = query.shape
+        query, key = query.to(value.dtype), key.to(value.dtype)  # which autocast may have made differ
         q = query.reshape(-1, rows, width)
         k, v = (_met_by_tiles(x).view(len(q), -1, width) for x in (key, value))
         scores = torch.bmm(q, k.mT).view(tiles, batch, heads, rows, -1)
@@ -143,6 +143,7 @@ class _TiledAttention(torch.autograd.Function):
         return torch.bmm(used.view(len(q), rows, -1), v).view(query.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         q, k, v, shares, kept = ctx.saved_tensors
         flat = (q.shape[0], q.shape[1], k.shape[1])

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 SHORTEST = 1e-6
 """Vectors shorter than this are not made longer than length / SHORTEST: zero stays zero."""
@@ -16,11 +17,14 @@ class _UnitHeads(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(SHORTEST).reciprocal_()
+        exact = torch.float64 if x.dtype == torch.float64 else torch.float32  # half precision cannot hold 1 / SHORTEST
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=exact)
+        inverse = length.clamp_min_(SHORTEST).reciprocal_()
         ctx.save_for_backward(x, scale, inverse)
-        return x * (inverse * scale[:, None])
+        return (x * (inverse * scale[:, None])).to(x.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         x, scale, inverse = ctx.saved_tensors
         along = (grad * x).sum(-1, keepdim=True) * inverse  # of the gradient, along the unit vector
@@ -28,7 +32,7 @@ class _UnitHeads(torch.autograd.Function):
         factor = inverse * scale[:, None]
         # Below SHORTEST the length is a constant, and turning the vector is all there is to differentiate.
         turning = torch.where(inverse < 1 / SHORTEST, along * inverse * factor, 0)
-        return torch.addcmul(grad * factor, x, turning, value=-1), grad_scale
+        return torch.addcmul(grad * factor, x, turning, value=-1).to(x.dtype), grad_scale.to(scale.dtype)
 
 
 def unit_heads(x: Tensor, scale: Tensor) -> Tensor:

@@ -29,11 +29,20 @@ class SlidingAttention(nn.Module):
         self.projection = nn.Linear(width, (4 if self.reads_states else 3) * inner, bias=False)
         self.scale = nn.Parameter(torch.empty(self.heads))
         self.position_bias = nn.Embedding(config.relative_attention_num_buckets, self.heads)
+        self.buckets: Tensor
+        self.register_buffer("buckets", self.make_buckets(), persistent=False)
         self.output = nn.Linear((2 if self.reads_states else 1) * inner, width, bias=False)
         if self.reads_states:
             self.state_scale = nn.Parameter(torch.empty(self.heads))
         if self.remembers:
             self.memory_gate = nn.Parameter(torch.empty(self.heads))
+
+    def make_buckets(self) -> Tensor:
+        """[W + 1]: the row of the position bias for each distance."""
+        config = self.config
+        return position_buckets(
+            config.window + 1, config.relative_attention_num_buckets, config.relative_attention_max_distance
+        )
 
     def project(self, x: Tensor) -> list[Tensor]:
         """x: [B, N, d] -> queries, keys, values and, where states are read, queries to them; [B, H, N, D] each."""
@@ -50,10 +59,7 @@ class SlidingAttention(nn.Module):
     def attend(self, query: Tensor, new: Pairs, recent: Pairs, layout: Layout) -> Tensor:
         """Self-attention to the window. [B, H, N, D]"""
         config = self.config
-        buckets = position_buckets(
-            config.window + 1, config.relative_attention_num_buckets, config.relative_attention_max_distance
-        )
-        bias = self.position_bias.weight[buckets.to(query.device)].mT.to(query.dtype)  # [H, W + 1]
+        bias = self.position_bias.weight[self.buckets].mT.to(query.dtype)  # [H, W + 1]
         return sliding_attention(
             query,
             *new,
@@ -84,9 +90,14 @@ class SlidingAttention(nn.Module):
         remembered. Block by block, because the scores of one alone are W x memory_size.
         """
         window, limit = self.config.window, self.config.memory_size
+        if not any(layout.completed(0)):
+            blocks = Pairs(*(x[:0] for x in blocks))  # nothing to remember: the memory is not to be copied for it
         held = [min(n // window * window, limit) for n in layout.tokens]
         size = memory.keys.shape[2]
-        both = Pairs(*(torch.cat([old, _in_a_row(new)], 2).detach() for old, new in zip(memory, blocks, strict=True)))
+        both = memory
+        if len(blocks.keys):
+            rows = (torch.cat([old, _in_a_row(new)], 2).detach() for old, new in zip(memory, blocks, strict=True))
+            both = Pairs(*rows)
         gate = self.memory_gate.sigmoid().to(local.dtype)[:, None, None]
         asked, mixed = layout.each_block(query), []
         for block, (tokens, near) in enumerate(zip(asked, layout.each_block(local), strict=True)):
@@ -101,7 +112,8 @@ class SlidingAttention(nn.Module):
             )
             knows = torch.tensor([n > 0 for n in counts], device=local.device)[:, None, None, None]
             mixed.append(torch.lerp(near, far, gate * knows))
-        return layout.from_each_block(mixed, query.shape[2]), layout.remembered(both, size, limit)
+        after = layout.remembered(both, size, limit) if len(blocks.keys) else memory
+        return layout.from_each_block(mixed, query.shape[2]), after
 
 
 def _in_a_row(blocks: Tensor) -> Tensor:

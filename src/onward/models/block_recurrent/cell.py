@@ -79,8 +79,8 @@ class RecurrentCell(nn.Module):
             read = full_attention(opened.queries, *tokens)
         else:
             now, weight = look(opened.queries, *tokens)
-            share = (opened.weight_before - weight).sigmoid()[..., None]
-            read = torch.lerp(now, opened.read_before, share)
+            share = (opened.weight_before - weight).sigmoid()[..., None].to(now.dtype)
+            read = torch.lerp(now, opened.read_before.to(now.dtype), share)
         return torch.stack([opened.read_states, read], 1).permute(0, 3, 1, 2, 4).flatten(2)
 
     def gated(self, vectors: Tensor, attended: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class RecurrentCell(nn.Module):
     def started(self, state: CellState | None, tokens: tuple[int, ...], window: int, recent: Pairs) -> CellState:
         """The state with every row's block opened; rows at their document's start have the learned initial state."""
         starting = [n == 0 for n in tokens]
-        initial = self.initial[None].expand(len(tokens), -1, -1)
+        initial = self.initial.repeat(len(tokens), 1, 1)  # a copy: a state must not change with the parameter
         if state is None or all(starting):
             vectors = initial
         elif any(starting):

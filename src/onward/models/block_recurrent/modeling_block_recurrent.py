@@ -157,6 +157,7 @@ class BlockRecurrentPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.RMSNorm):
             init.ones_(module.weight)
         elif isinstance(module, SlidingAttention):
+            init.copy_(module.buckets, module.make_buckets())  # not saved with the weights
             init.normal_(module.position_bias.weight, std=1 / math.sqrt(self.config.hidden_size))
             init.constant_(module.scale, self.config.initial_attention_scale)
             if module.reads_states:
@@ -207,6 +208,10 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         c = self.config
         name = f"{c.num_hidden_layers} layers of {c.hidden_size}, {c.num_attention_heads} heads of {c.head_dim}"
         name += f", window {c.window}"
+        if c.feedback:
+            name += ", feedback"
+        if not c.attends_to_itself:
+            name += ", tokens not seeing themselves"
         if c.recurrent_layers:
             name += (
                 f", {c.num_states} states at {','.join(map(str, c.recurrent_layers))} ({c.gate} {c.gate_configuration})"
