@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onward.models.block_recurrent.configuration_block_recurrent import BlockRecurrentConfig
+from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 
 PRESETS = [
     "XL:512",
@@ -142,6 +142,14 @@ def draw(config: BlockRecurrentConfig, seed: int = 0) -> dict[str, Tensor]:
             x = 1.5 * x / math.sqrt(shape[1])
         drawn[name] = x.requires_grad_()
     return drawn
+
+
+def build(case: str, dtype: torch.dtype = torch.float64, **overrides: Any) -> Any:
+    """A language model in which every part matters."""
+    config = tiny(case, **overrides)
+    model = BlockRecurrentForCausalLM(config).to(dtype).eval()
+    model.model.load_state_dict(draw(config))
+    return model
 
 
 def without_effect(config: BlockRecurrentConfig) -> set[str]:

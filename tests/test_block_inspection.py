@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from block_models import CASES, draw, tiny
+from block_models import CASES, build, tiny
 from helpers import tokens
 
 from onward import BlockRecurrentForCausalLM
@@ -17,15 +17,6 @@ from onward.state import map_tensors
 from onward.streams import TokenizedDocument
 
 W = 8
-
-
-def build(case, **overrides):
-    model = BlockRecurrentForCausalLM(tiny(case, **overrides)).double().eval()
-    drawn = draw(model.config)
-    with torch.no_grad():
-        for name, parameter in model.model.named_parameters():
-            parameter.copy_(drawn[name])
-    return model
 
 
 def document(length, seed=0):

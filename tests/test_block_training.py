@@ -533,6 +533,12 @@ def test_what_fsdp_cannot_do():
 # -- what is refused
 
 
+def test_ids_that_the_vocabulary_does_not_have(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="have the id 6[0-9], and the model's vocabulary 40 ids.*vocab_size"):
+        run(tmp_path, tokenizer, make_model(vocab_size=40))
+    assert not list(tmp_path.iterdir())
+
+
 def test_recipes_that_do_not_fit_the_model(tokenizer, tmp_path):
     for changes, message in (
         ({"carrier_learning_rate": 0.01}, "carrier_learning_rate=0.01 means nothing for a block-recurrent model"),

@@ -28,7 +28,9 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.utils.generic import find_labels
 
+import onward
 from onward import add_recurrence
 from onward.corpora import Document
 from onward.streams import Segments, collate, tokenize
@@ -636,6 +638,12 @@ def test_accelerate_launch_starts_processes_that_train_together(tokenizer, tmp_p
     one = train_on_uneven_documents(tmp_path / "one", tokenizer)
     assert two["machine"]["processes"] == 2
     assert losses(one) == pytest.approx([e["loss"] for e in two["history"] if "loss" in e], abs=1e-5)
+
+
+def test_trainer_takes_only_labels_for_labels():
+    """It evaluates a loss only where all that it takes for labels is given."""
+    for kind in (onward.WindowRecurrentForCausalLM, onward.BlockRecurrentForCausalLM):
+        assert find_labels(kind) == ["labels"]
 
 
 @pytest.mark.parametrize("checkpointing", [True, False])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -30,7 +31,8 @@ def where_rows(rows: Tensor, yes: Any, no: Any) -> Any:
     """Row by row the one or the other of two equally shaped nests of tensors. rows: [B] bool."""
     if isinstance(yes, Tensor):
         return torch.where(rows.view(-1, *[1] * (yes.dim() - 1)), yes, no)
-    return tuple(where_rows(rows, a, b) for a, b in zip(yes, no, strict=True))
+    items = (where_rows(rows, a, b) for a, b in zip(yes, no, strict=True))
+    return type(yes)(*items) if hasattr(yes, "_fields") else tuple(items)
 
 
 class CarriedState:
@@ -59,7 +61,11 @@ class CarriedState:
         return order
 
     def _check_marks(self, rows: Sequence[bool] | Tensor) -> list[bool]:
-        marks = [bool(mark) for mark in (rows.tolist() if isinstance(rows, Tensor) else rows)]
+        marks = rows.tolist() if hasattr(rows, "tolist") else rows
+        if not isinstance(marks, Sequence) or not all(isinstance(mark, (bool, int, np.bool_)) for mark in marks):
+            given = tuple(rows.shape) if isinstance(rows, Tensor) else repr(rows)
+            raise TypeError(f"reset marks (starts_document) must be one True or False per row, got {given}")
+        marks = [bool(mark) for mark in marks]
         if len(marks) != self.batch_size:
             raise ValueError(f"{len(marks)} reset marks for a state of {self.batch_size} rows")
         return marks
@@ -80,7 +86,9 @@ def load_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[s
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable state file: {error}") from error
-    if facts is None:
+    except json.JSONDecodeError:
+        facts = None
+    if not isinstance(facts, dict):
         raise ValueError(f"{path} is a safetensors file, but not a state saved by onward")
     if facts.get("kind", "window") != kind:
         raise ValueError(

@@ -17,10 +17,8 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from onward.corpora import Document
+from onward.ops.language_loss import IGNORED
 from onward.vocabularies import cut_between_words, tokenizes_pieces_alike
-
-IGNORED = -100
-"""The label that losses leave out."""
 
 
 @dataclass(frozen=True, eq=False)

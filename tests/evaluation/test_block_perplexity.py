@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from block_models import draw, tiny
+from block_models import build, tiny
 
-from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
+from onward import BlockRecurrentConfig
 from onward.corpora import Document
 from onward.evaluation import (
     NothingToSwap,
@@ -23,16 +23,6 @@ from onward.vocabularies import byte_tokenizer
 W = 8
 CARRYING = ["Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "little memory", "memory and states"]
 READ = [*CARRYING, "Slide:12L", "XL:1024", "not itself, with states", "two recurrent layers", "blocks of three tokens"]
-
-
-def build(case, **overrides):
-    """A model in float64 in which every part matters."""
-    model = BlockRecurrentForCausalLM(tiny(case, **overrides)).double().eval()
-    drawn = draw(model.config)
-    with torch.no_grad():
-        for name, parameter in model.model.named_parameters():
-            parameter.copy_(drawn[name])
-    return model
 
 
 def documents(*lengths):
@@ -157,9 +147,7 @@ def test_swapped_reads_every_block_with_the_next_documents_states(case):
     own = swapped = None
     for piece in blocks(torch.stack([document.ids for document in trio]).long()):
         if own is not None:
-            # Own states in front, so that they can be given to the others; then these are dropped.
-            both = type(own).join([own, swapped]).swap_states([0, 1, 2, 1, 2, 0])
-            swapped = both.select([3, 4, 5])
+            swapped = type(own)(own.model, own.tokens, _with_recent(own.select([1, 2, 0]), swapped))
         losses, swapped = score(model, piece, swapped)
         own = score(model, piece, own)[1]
         expected += losses

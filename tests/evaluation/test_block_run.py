@@ -1,13 +1,12 @@
 import json
 import random
+from functools import partial
 from xml.etree import ElementTree
 
+import block_models
 import pytest
-import torch
-from block_models import draw, tiny
 from rich.console import Console
 
-from onward import BlockRecurrentForCausalLM
 from onward.corpora import Document
 from onward.evaluation import evaluate, measure, paired_difference
 from onward.evaluation.plots import by_distance
@@ -15,16 +14,8 @@ from onward.evaluation.report import BLOCK_COLUMNS, BLOCKS, markdown, plot_by_di
 from onward.streams import tokenize
 from onward.vocabularies import byte_tokenizer
 
+build = partial(block_models.build, vocab_size=257)
 WORDS = ["the", "sea", "and", "the", "ship", "and", "the", "long", "way", "home"]
-
-
-def build(case):
-    model = BlockRecurrentForCausalLM(tiny(case, vocab_size=257)).double().eval()
-    drawn = draw(model.config)
-    with torch.no_grad():
-        for name, parameter in model.model.named_parameters():
-            parameter.copy_(drawn[name])
-    return model
 
 
 @pytest.fixture(scope="module")

@@ -6,22 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from block_models import PRESETS, draw, tiny
+from block_models import PRESETS, build
 from helpers import tokens
 from torch import Tensor
 
-from onward import BlockRecurrentForCausalLM
 from onward.models.block_recurrent import modeling_block_recurrent as modeling
 
 SOME = ["Slide:12L", "Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "memory and feedback"]
 OPTIONS = ["not itself, with states", "two recurrent layers", "feedback from the last of two", "memory and feedback"]
-
-
-def build(case: str, **fields: Any) -> Any:
-    config = tiny(case, **fields)
-    model = BlockRecurrentForCausalLM(config).double().train()
-    model.model.load_state_dict(draw(config))
-    return model
 
 
 def two_calls(model: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -62,7 +54,7 @@ class Counted:
 @pytest.mark.parametrize("case", [*PRESETS, *OPTIONS])
 def test_checkpointing_gives_the_same_loss_and_all_gradients(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
-    model = build(case)
+    model = build(case).train()
     plain = two_calls(model)
     assert not counted.calls
     model.gradient_checkpointing_enable()
@@ -77,7 +69,7 @@ def test_checkpointing_gives_the_same_loss_and_all_gradients(case: str, monkeypa
 
 def test_checkpointing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
-    model = build("Rec:fixed:skip")
+    model = build("Rec:fixed:skip").train()
     model.gradient_checkpointing_enable()
     model.gradient_checkpointing_disable()
     two_calls(model)
@@ -87,7 +79,7 @@ def test_checkpointing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("case", SOME)
 def test_dropout_is_the_same_when_a_block_is_run_again(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks draw their own noise, so what is compared is the same blocks, kept and run again."""
-    model = build(case, dropout=0.1)
+    model = build(case, dropout=0.1).train()
     model.gradient_checkpointing_enable()
     found = []
     for keeps_everything in (False, True):
@@ -102,7 +94,7 @@ def test_dropout_is_the_same_when_a_block_is_run_again(case: str, monkeypatch: p
 
 
 def test_blocks_are_run_again_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("Rec:fixed:skip")
+    model = build("Rec:fixed:skip").train()
     runs = []
     forward = modeling.BlockRecurrentLayer.forward
 
@@ -133,7 +125,7 @@ def test_reading_and_generating_take_no_checkpoints(monkeypatch: pytest.MonkeyPa
 
 
 def test_frozen_embeddings_leave_gradients_to_the_rest() -> None:
-    model = build("Rec:fixed:skip")
+    model = build("Rec:fixed:skip").train()
     model.get_input_embeddings().requires_grad_(False)
     wanted = [p for p in model.parameters() if p.requires_grad]
     ids = tokens(2, 27)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from block_models import CASES, PRESETS, draw, tiny
+from block_models import CASES, PRESETS, build, tiny
 from helpers import tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,13 +20,6 @@ from onward import BlockRecurrentForCausalLM, BlockState
 RECURRENT = [case for case in CASES if tiny(case).recurrent_layers]
 REMEMBERING = [case for case in CASES if tiny(case).memory_size]
 A_FEW = settings(max_examples=3, deadline=None, derandomize=True)
-
-
-def build(case: str, **fields: Any) -> Any:
-    config = tiny(case, **fields)
-    model = BlockRecurrentForCausalLM(config).double().eval()
-    model.model.load_state_dict(draw(config))
-    return model
 
 
 shared = cache(build)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import block_models
 import numpy as np
 import pytest
 import torch
-from block_models import PRESETS, draw, tiny
+from block_models import PRESETS, tiny
 from helpers import tokens
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -39,11 +41,7 @@ OPTIONS = [
 SOME = ["Slide:12L", "Rec:fixed:skip", "Rec:lstm:dual", "Feedback:fixed:skip", "memory and states"]
 
 
-def build(case: str, **fields: Any) -> Any:
-    config = tiny(case, **fields)
-    model = BlockRecurrentForCausalLM(config).eval()
-    model.model.load_state_dict(draw(config))
-    return model
+build = partial(block_models.build, dtype=torch.float32)
 
 
 def is_tied(model: Any) -> bool:
@@ -286,6 +284,23 @@ def test_a_training_step_under_autocast_is_near_the_exact_one(case: str) -> None
     ours, theirs = (torch.cat([g.flatten() for g in each]) for each in (gradients, exact[1]))
     assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.99
     assert ours.norm().item() == pytest.approx(theirs.norm().item(), rel=0.05)
+
+
+def test_autocast_as_gpus_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs gives norms and exponentials in float32, where that of CPUs leaves them as they are."""
+
+    def in_float32(function: Any) -> Any:
+        return lambda x, *a, **k: function(x.float() if torch.is_autocast_enabled("cpu") else x, *a, **k)
+
+    for owner, name in ((torch.linalg, "vector_norm"), (Tensor, "logsumexp"), (Tensor, "exp")):
+        monkeypatch.setattr(owner, name, in_float32(getattr(owner, name)))
+    for case in SOME:
+        model, ids = build(case).train(), tokens(2, 21)
+        with torch.autocast("cpu", torch.bfloat16):
+            state = model(ids[:, :5]).state
+            loss = model(ids, labels=ids, state=state).loss
+        loss.backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters()), case
 
 
 @pytest.mark.parametrize("case", SOME)

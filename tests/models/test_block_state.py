@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from block_models import PRESETS, draw, tiny
+from block_models import PRESETS, build
 from helpers import recurrent, tokens
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -23,13 +23,6 @@ SOME = ["Slide:12L", "Rec:lstm:dual", "Feedback:fixed:skip", "memory and states"
 
 
 @cache
-def build(case: str, **fields: Any) -> Any:
-    config = tiny(case, **fields)
-    model = BlockRecurrentForCausalLM(config).double().eval()
-    model.model.load_state_dict(draw(config))
-    return model
-
-
 def tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
@@ -176,47 +169,12 @@ def test_no_states_do_not_join() -> None:
         BlockState.join([])
 
 
-@pytest.mark.parametrize("case", PRESETS)
-def test_swapped_states_are_those_of_other_rows_and_the_last_tokens_stay(case: str) -> None:
-    model = build(case)
-    window, order = model.config.window, [1, 2, 0]
-    state = state_of(model, [2 * window] * 3)
-    swapped = state.swap_states(order)
-    assert swapped.tokens == state.tokens
-    for ours, own in zip(swapped.layers, state.layers, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours.recent, own.recent, strict=True))
-        moved = zip(tensors([ours.cell, ours.memory]), tensors([own.cell, own.memory]), strict=True)
-        assert all(torch.equal(a, b[order]) for a, b in moved)
-    ids = tokens(3, 5, seed=1)
-    changed = (goes_on(model, swapped, ids) - goes_on(model, state, ids)).abs().amax((1, 2)) > 1e-3
-    assert changed.tolist() == [bool(model.config.recurrent_layers or model.config.memory_size)] * 3
-    assert_same(swapped.swap_states([2, 0, 1]), state)
-
-
-@pytest.mark.parametrize("order", [[1, 0], [0, 1, 2, 0], []])
-def test_as_many_states_are_swapped_as_there_are_rows(order: list[int]) -> None:
-    state = state_of(build("Rec:fixed:skip"), [8, 8, 8])
-    with pytest.raises(ValueError, match=f"{len(order)} .* 3 rows"):
-        state.swap_states(order)
-    with pytest.raises(IndexError, match="of a state of 3 rows"):
-        state.swap_states([0, 1, 3])
-
-
-@pytest.mark.parametrize("case", ["Rec:fixed:skip", "little memory"])
-@pytest.mark.parametrize("lengths", [[24, 9], [12, 8], [16, 0]])
-def test_states_are_not_swapped_between_rows_that_are_not_in_step(case: str, lengths: list[int]) -> None:
-    """What a row may look at follows from how much it has read: another's memory may hold less, and its states may
-    lie between two blocks, or have never begun."""
-    with pytest.raises(ValueError, match="step|tokens"):
-        state_of(build(case), lengths).swap_states([1, 0])
-
-
 @pytest.mark.parametrize("case", [*PRESETS, *OPTIONS])
 def test_no_verb_changes_the_state_itself(case: str, tmp_path: Path) -> None:
     state = state_of(build(case), [16, 16, 16])
     before = state._map(torch.clone)
     state.detach(), state.to(torch.float32), state.select([1]), state.reset([True, False, True])
-    state.swap_states([1, 2, 0]), BlockState.join([state, state]), state.save(tmp_path / "state")
+    BlockState.join([state, state]), state.save(tmp_path / "state")
     assert_same(state, before)
 
 

@@ -48,7 +48,7 @@ def block_rows(job: Job, model: BlockRecurrentForCausalLM) -> list[Row]:
     return [*rows, row("ablated", base, ABLATED)]
 
 
-def block_facts(model: BlockRecurrentForCausalLM) -> dict[str, Any]:
+def block_settings(model: BlockRecurrentForCausalLM) -> dict[str, Any]:
     config = model.config
     return {name: getattr(config, name) for name in config.own_fields()} | {
         "dtype": str(model.dtype),

@@ -15,7 +15,7 @@ from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import TokenizedDocument, tokenize
 from . import report
-from .block_rows import block_facts, block_rows
+from .block_rows import block_rows, block_settings
 from .job import Display, Job
 from .perplexity import first_tokens
 from .report import Row
@@ -55,7 +55,7 @@ def evaluate(
     rows_of: Callable[[Job], list[Row]]
     if isinstance(model, BlockRecurrentForCausalLM):
         _refuse(overlaps=overlaps, constant=constant, plain_model=plain_model, full_context_cap=full_context_cap)
-        rows_of, facts, look = partial(block_rows, model=model), block_facts(model), report.BLOCKS
+        rows_of, facts, look = partial(block_rows, model=model), block_settings(model), report.BLOCKS
     elif isinstance(model, WindowRecurrentForCausalLM):
         overlaps = list(dict.fromkeys(overlaps)) if overlaps else [model.config.overlap]
         check_windows(model, overlaps, constant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
@@ -23,6 +24,10 @@ _WRITTEN_BY_TRANSFORMERS = {
     "num_labels",
     "per_layer_config",
 }
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class CheckedConfig:

@@ -53,6 +53,9 @@ class GeneratesOnward(GenerationMixin):
         return state.select(beam_idx)
 
     def _expand_inputs_for_generation(self, expand_size: int = 1, **kwargs: Any) -> Any:  # type: ignore[override]
+        starts = kwargs.pop("starts_document", None)  # of the prompt alone, and before rows are repeated for beams
+        if starts is not None and kwargs.get("state") is not None:
+            kwargs["state"] = kwargs["state"].reset(starts)
         expand = GenerationMixin._expand_inputs_for_generation
         input_ids, model_kwargs = expand(cast(Any, self), expand_size=expand_size, **kwargs)
         state = model_kwargs.get("state")

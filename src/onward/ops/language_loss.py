@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 IGNORED = -100
+"""The label that losses leave out."""
 LOGITS_AT_ONCE = 8_000_000
 """How many logits are there at a time."""
 VANISHING = 80

@@ -35,6 +35,14 @@ class LaneFeeding(Feeding):
             epochs = min(epochs, math.ceil(self.recipe.max_tokens / sum(map(len, documents))) + 1)
         return Lanes(documents, self.rows, self.length, epochs=epochs, seed=self.recipe.seed), epochs
 
+    def check_documents(self, documents: Sequence[TokenizedDocument]) -> None:
+        largest = max((int(document.ids.max()) for document in documents if len(document)), default=0)
+        if largest >= self.model.config.vocab_size:
+            raise ValueError(
+                f"the documents have the id {largest}, and the model's vocabulary {self.model.config.vocab_size} ids, "
+                "from 0: train with the tokenizer that the model was made for, or a config with a larger vocab_size"
+            )
+
     def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:
         """While no lane stands idle, as at the end some do."""
         segments = sum(math.ceil(len(document) / self.length) for document in documents)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ..streams import IGNORED
+from ..ops.language_loss import IGNORED
 from .feeding import Feeding
 
 

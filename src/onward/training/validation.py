@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..streams import IGNORED
+from ..ops.language_loss import IGNORED
 from .sharding import never_empty
 
 

@@ -99,7 +99,7 @@ class RecurrentCell(nn.Module):
             vectors = initial
         elif any(starting):
             rows = torch.tensor(starting, device=initial.device)
-            vectors = where_rows(rows, initial.to(state.vectors.dtype), state.vectors)
+            vectors = where_rows(rows, initial, state.vectors)
         else:
             vectors = state.vectors
         at_edge = [n % window == 0 for n in tokens]
@@ -110,7 +110,7 @@ class RecurrentCell(nn.Module):
         opened = self.open(vectors, recent, has_before)
         if state is not None and state.opened is not None and not all(at_edge):
             rows = torch.tensor(at_edge, device=vectors.device)
-            opened = Opened(*where_rows(rows, opened, state.opened))
+            opened = where_rows(rows, opened, state.opened)
         return CellState(vectors, opened)
 
 

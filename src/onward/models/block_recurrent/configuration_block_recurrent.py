@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from ..checking import CheckedConfig
+from ..checking import CheckedConfig, is_number
 from .gates import CONFIGURATIONS, GATES, TANHS
 
 
@@ -35,8 +35,10 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
             code: the window tokens before it, and not itself.
         relative_attention_num_buckets, relative_attention_max_distance: of T5's position bias.
         initial_attention_scale: queries and keys have length 1; this factor between them is learned, per head.
-        dropout: on what enters and leaves a layer's two halves and on self-attention; none along the document.
-        blocks_per_checkpoint: with gradient checkpointing, only the state between so many blocks is kept.
+        dropout: on the embeddings, on what enters attention, on its shares, and on what each half of a layer adds;
+            none along the document.
+        blocks_per_checkpoint: with gradient checkpointing, only the state between so many blocks is kept; with
+            feedback, between all.
     """
 
     model_type = "block_recurrent"
@@ -92,7 +94,7 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
         rows of one reduced size stay comparable: with `num_hidden_layers=6`, "Slide:13L" has 7 layers and
         "Rec:fixed:skip" its recurrent layer at 5; with `window=128`, "XL:1024" has a window of 256.
         """
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             raise ValueError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
         return cls(**in_proportion(PRESETS[name], overrides))
 
@@ -121,7 +123,11 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
             ("hidden_act", tuple(ACT2FN)),
         ):
             self.require_choice(name, allowed)
-        if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
+        if not is_number(self.initial_attention_scale):
+            raise ValueError(f"initial_attention_scale must be a number, got {self.initial_attention_scale!r}")
+        if not is_number(self.rms_norm_eps) or self.rms_norm_eps <= 0:
+            raise ValueError(f"rms_norm_eps must be a number above 0, got {self.rms_norm_eps!r}")
+        if not is_number(self.dropout) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout!r}: choose a share from 0 up to, but not, 1")
         exact = self.relative_attention_num_buckets // 2
         if self.relative_attention_num_buckets < 2 or self.relative_attention_max_distance <= exact:
@@ -143,14 +149,16 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
         for layer in layers:
             if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= self.num_hidden_layers:
                 raise ValueError(
-                    f"recurrent_layers has {layer!r}: layers are counted from 1 to {self.num_hidden_layers}"
+                    f"recurrent_layers has {layer!r}: layers are counted from 1 to {self.num_hidden_layers}; set "
+                    "recurrent_layers to some of these, or to [] for none, or use preset(name, ...), which keeps the "
+                    "proportions"
                 )
         self.recurrent_layers = sorted(set(layers))
         if self.feedback and not layers:
             raise ValueError("feedback=True needs a recurrent layer whose states are read: set recurrent_layers")
 
     def _check_memory(self) -> None:
-        if not isinstance(self.memory_size, int) or self.memory_size < 0:
+        if isinstance(self.memory_size, bool) or not isinstance(self.memory_size, int) or self.memory_size < 0:
             raise ValueError(f"memory_size must be a whole number of tokens, or 0 for none, got {self.memory_size!r}")
         if not self.memory_size:
             if self.memory_layer is not None:
@@ -160,9 +168,7 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
         if self.memory_layer is None:
             self.memory_layer = layer_at(9 / 12, self.num_hidden_layers)
         if self.memory_layer > self.num_hidden_layers:
-            raise ValueError(
-                f"memory_layer={self.memory_layer}: layers are counted from 1 to {self.num_hidden_layers}"
-            )
+            raise ValueError(f"memory_layer={self.memory_layer}: layers are counted from 1 to {self.num_hidden_layers}")
         if self.memory_top_k > self.memory_size:
             raise ValueError(
                 f"memory_top_k={self.memory_top_k} is more than memory_size={self.memory_size} tokens can give: "

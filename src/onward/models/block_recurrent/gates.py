@@ -12,6 +12,15 @@ CONFIGURATIONS = ("dual", "single", "skip")
 TANHS = ("lstm", "single")
 
 
+class GateKernel(nn.Linear):
+    """Begins small but not at zero: Adafactor's steps are as large as the parameter, and zeros would stay zeros."""
+
+    def initialize(self) -> None:
+        deviation = math.sqrt(0.1 / self.in_features)
+        init.trunc_normal_(self.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        init.normal_(self.bias, std=0.1)
+
+
 class FixedGate(nn.Module):
     """A moving average over blocks, at a speed that each channel learns: g c + (1 - g) z."""
 
@@ -19,7 +28,7 @@ class FixedGate(nn.Module):
 
     def __init__(self, width: int, fan_in: int, tanh: bool):
         super().__init__()
-        self.kernel = nn.Linear(fan_in, width)
+        self.kernel = GateKernel(fan_in, width)
         self.forget = nn.Parameter(torch.empty(width))
         self.tanh = tanh
 
@@ -42,7 +51,7 @@ class LSTMGate(nn.Module):
 
     def __init__(self, width: int, fan_in: int, tanh: bool):
         super().__init__()
-        self.kernel = nn.Linear(fan_in, 3 * width)
+        self.kernel = GateKernel(fan_in, 3 * width)
         self.tanh = tanh
 
     def forward(self, state: Tensor, given: Tensor) -> Tensor:
@@ -61,12 +70,3 @@ def make_gate(name: str, configuration: str, gate_tanh: str, width: int, fan_in:
     kind = GATES[name]
     tanh = kind.always_tanh if gate_tanh == "lstm" else configuration == "single"
     return kind(width, fan_in, tanh)
-
-
-def initialize_gate(gate: FixedGate | LSTMGate) -> None:
-    """Small but not zero: Adafactor's steps are as large as the parameter, and zeros would stay zeros."""
-    deviation = math.sqrt(0.1 / gate.kernel.in_features)
-    init.trunc_normal_(gate.kernel.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-    init.normal_(gate.kernel.bias, std=0.1)
-    if isinstance(gate, FixedGate):
-        init.normal_(gate.forget, std=0.1)

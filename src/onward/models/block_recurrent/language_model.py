@@ -13,8 +13,10 @@ from transformers import GenerationMixin
 
 from ...ops.language_loss import IGNORED, language_loss
 from ..generation import GeneratesOnward
+from ..labels import next_labels
 from .configuration_block_recurrent import BlockRecurrentConfig
-from .modeling_block_recurrent import BlockRecurrentModel, BlockRecurrentOutput, BlockRecurrentPreTrainedModel, refuse
+from .inputs import check_labels, refuse
+from .modeling_block_recurrent import BlockRecurrentModel, BlockRecurrentOutput, BlockRecurrentPreTrainedModel
 from .state import BlockState
 
 
@@ -41,7 +43,6 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         labels: Tensor | None = None,
         state: BlockState | None = None,
         starts_document: Tensor | Sequence[bool] | None = None,
-        shift_labels: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
@@ -57,6 +58,7 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         of a call can have a label, too. While training (`model.train()`), no logits are returned beside the loss:
         they would be by far the largest thing in memory.
         """
+        shift_labels = kwargs.pop("shift_labels", None)  # unnamed, or Trainer would take it for one of its labels
         refuse(kwargs, self)
         read = self.model(
             input_ids,
@@ -67,7 +69,7 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
             output_hidden_states=output_hidden_states,
         )
         hidden = read.last_hidden_state
-        wanted = _following(labels, shift_labels, attention_mask, hidden.shape[:2])
+        wanted = labels_to_predict(labels, shift_labels, attention_mask, hidden.shape[:2])
         loss = None if wanted is None else self._loss(hidden, wanted, num_items_in_batch)
         logits = None
         if loss is None or not self.training:
@@ -92,23 +94,14 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         return loss
 
 
-def _following(
+def labels_to_predict(
     labels: Tensor | None, shift_labels: Tensor | None, mask: Tensor | None, shape: torch.Size
 ) -> Tensor | None:
-    """For each token the one it is to predict: the next real one of its row. [B, N]"""
+    """For each token the one it is to predict, [B, N]."""
     given = labels if shift_labels is None else shift_labels
     if given is None:
         return None
-    if given.shape != shape:
-        raise ValueError(f"labels have the shape {tuple(given.shape)}, the input {tuple(shape)}: they must agree")
-    if shift_labels is not None:
-        return shift_labels if mask is None else shift_labels.masked_fill(mask == 0, IGNORED)
-    if mask is None or bool(mask.all()):
-        return nn.functional.pad(given[:, 1:], (0, 1), value=IGNORED)
-    # Padding may stand between a token and the next.
-    order = (mask == 0).int().argsort(dim=1, stable=True)
-    packed = given.masked_fill(mask == 0, IGNORED).gather(1, order)
-    following = torch.full_like(given, IGNORED).scatter(
-        1, order, nn.functional.pad(packed[:, 1:], (0, 1), value=IGNORED)
-    )
-    return following.masked_fill(mask == 0, IGNORED)
+    check_labels(given, shape)
+    if shift_labels is None:
+        return next_labels(given, mask)
+    return shift_labels.long() if mask is None else shift_labels.long().masked_fill(mask == 0, IGNORED)

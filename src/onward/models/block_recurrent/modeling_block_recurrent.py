@@ -9,21 +9,20 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.modeling_outputs import ModelOutput
 
 from ...ops.rms_norm import RMSNorm
-from ...state import where_rows
 from .attention import SlidingAttention
 from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig
-from .gates import FixedGate, LSTMGate, initialize_gate
+from .gates import FixedGate, GateKernel
+from .inputs import check_embeddings, check_ids, check_mask, gathered, packing, refuse, scattered
+from .layer import BlockRecurrentLayer
 from .layout import Layout, pieces, put_together
-from .state import BlockState, CellState, LayerState, Opened, Pairs
+from .state import BlockState, LayerState, Pairs
 
 
 @dataclass
@@ -37,102 +36,6 @@ class BlockRecurrentOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-class MLP(nn.Module):
-    def __init__(self, config: BlockRecurrentConfig):
-        super().__init__()
-        self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.activation = ACT2FN[config.hidden_act]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x)))
-
-
-class BlockRecurrentLayer(nn.Module):
-    """An ordinary decoder layer with sliding attention; as a recurrent one it also changes its state vectors."""
-
-    def __init__(self, config: BlockRecurrentConfig, index: int):
-        super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.attention = SlidingAttention(config, index)
-        self.mlp_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.mlp = MLP(config)
-        self.cell = RecurrentCell(config) if index + 1 in config.recurrent_layers else None
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(
-        self, x: Tensor, state: LayerState, layout: Layout, feedback: Opened | None = None
-    ) -> tuple[Tensor, LayerState]:
-        """x: [B, N, d]. `feedback`: the open block that all layers read; the state then comes with its block opened."""
-        if feedback is None:  # in here, where FSDP has the layer's parameters whole
-            state = self.opened(state, layout)
-        query, key, value, *to_states = self.attention.project(self.dropout(self.attention_norm(x)))
-        new = Pairs(key, value)
-        recent = Pairs(*(past.to(key.dtype) for past in state.recent))  # autocast works in another dtype
-        attended = self.attention.attend(query, new, recent, layout)
-        blocks = None
-        if state.memory is not None or self.cell is not None and any(layout.completed(0)):
-            blocks = Pairs(*(layout.in_blocks(now, past) for now, past in zip(new, recent, strict=True)))
-        cell, memory = state.cell, state.memory
-        if memory is not None and blocks is not None:
-            attended, memory = self.attention.read_memory(query, attended, memory, blocks, layout)
-        opened = [] if feedback is None else [feedback]
-        if self.cell is not None and cell is not None:
-            cell, opened = self.carry(cell, blocks, layout)
-        parts = [attended]
-        if to_states:
-            parts.append(self.attention.read_states(to_states[0], opened, layout))
-        joined = torch.stack(parts, 1).permute(0, 3, 1, 2, 4).flatten(2)  # [B, N, (2) H D]
-        x = x + self.dropout(self.attention.output(joined))
-        x = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        if self.training and isinstance(self, FSDPModule):  # processes wait for a gradient of every parameter
-            x = x + 0 * sum(p.sum() for p in self.parameters() if p.requires_grad)
-        return x, LayerState(layout.recent(recent, new), cell, memory)
-
-    def opened(self, state: LayerState, layout: Layout) -> LayerState:
-        """The state with its block open to be read, also where the last call ended at a block's edge."""
-        if self.cell is None:
-            return state
-        return state._replace(cell=self.cell.started(state.cell, layout.tokens, layout.window, state.recent))
-
-    def carry(self, state: CellState, blocks: Pairs | None, layout: Layout) -> tuple[CellState, list[Opened]]:
-        """The one thing that cannot be done for all blocks at once: each block's states come from the block before.
-
-        Returns the state after the call, and what each block's tokens read.
-        """
-        assert self.cell is not None and state.opened is not None
-        vectors, opened = state.vectors, state.opened
-        each, before = [opened], None
-        for number, block in enumerate(_one_by_one(blocks)):
-            complete = layout.completed(number)
-            if not any(complete):
-                break
-            closed = self.cell.close(vectors, opened, block if before is None else _both(before, block))
-            if not all(complete):
-                rows = torch.tensor(complete, device=closed.device)
-                closed = where_rows(rows, closed, vectors)
-            vectors = closed
-            if number + 1 < layout.blocks:
-                # Where all rows complete the next block, too, both are looked at together; otherwise what is carried
-                # on must have looked at this one, whose tokens will not be there any more.
-                before = block if all(complete) and all(layout.completed(number + 1)) else None
-                following = self.cell.open(vectors, block if before is None else None, complete)
-                if not all(complete):
-                    following = Opened(*where_rows(rows, following, opened))
-                opened = following
-                each.append(opened)
-        between = not any(n % layout.window for n in layout.after)
-        return CellState(vectors, None if between else opened), each
-
-
-def _both(before: Pairs, block: Pairs) -> Pairs:
-    return Pairs(*(torch.cat(pair, 2) for pair in zip(before, block, strict=True)))
-
-
-def _one_by_one(blocks: Pairs | None) -> list[Pairs]:
-    return [] if blocks is None else [Pairs(*pair) for pair in zip(*(x.unbind() for x in blocks), strict=True)]
-
-
 class BlockRecurrentPreTrainedModel(PreTrainedModel):
     config_class = BlockRecurrentConfig
     config: BlockRecurrentConfig
@@ -143,12 +46,11 @@ class BlockRecurrentPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = False
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Embeddings of variance 1, whose logits are divided by sqrt(d); other kernels of variance 1 / fan_in.
-
-        Modules come after those they hold, so that a gate has the last word on its kernel.
-        """
-        if isinstance(module, (FixedGate, LSTMGate)):
-            initialize_gate(module)
+        """Embeddings of variance 1, whose logits are divided by sqrt(d); other kernels of variance 1 / fan_in."""
+        if isinstance(module, GateKernel):
+            module.initialize()
+        elif isinstance(module, FixedGate):
+            init.normal_(module.forget, std=0.1)
         elif isinstance(module, nn.Linear):
             deviation = 1 / math.sqrt(module.in_features)
             init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
@@ -214,7 +116,8 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             name += ", tokens not seeing themselves"
         if c.recurrent_layers:
             name += (
-                f", {c.num_states} states at {','.join(map(str, c.recurrent_layers))} ({c.gate} {c.gate_configuration})"
+                f", {c.num_states} states at {','.join(map(str, c.recurrent_layers))} ({c.gate} {c.gate_configuration}"
+                f"{', tanh as in the code' if c.gate_tanh == 'single' else ''})"
             )
         if c.memory_size:
             name += f", memory of {c.memory_size} at {c.memory_layer}"
@@ -240,7 +143,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         if not any(layout.lengths):  # nothing but padding
             nothing = BlockRecurrentOutput(last_hidden_state=torch.zeros_like(embedded), state=state)
             return nothing if return_dict is not False else nothing.to_tuple()
-        packed = embedded if columns is None else _gathered(embedded, columns)
+        packed = embedded if columns is None else gathered(embedded, columns)
         collected: list[list[Tensor]] = []
         parts = []
         cut = pieces(layout, self._blocks_per_piece) if self._blocks_per_piece else None
@@ -260,7 +163,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             hidden = put_together(parts, cut, packed.shape[1])
         whole = [hidden, *(self._whole(list(each), cut, packed.shape[1]) for each in zip(*collected, strict=True))]
         if columns is not None:
-            whole = [_scattered(x, columns, embedded.shape[1]) for x in whole]
+            whole = [scattered(x, columns, embedded.shape[1]) for x in whole]
         output = BlockRecurrentOutput(
             last_hidden_state=whole[0], state=state, hidden_states=tuple(whole[1:]) if output_hidden_states else None
         )
@@ -281,12 +184,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds, and not both")
         if inputs_embeds is not None:
-            if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != self.config.hidden_size:
-                raise ValueError(
-                    f"inputs_embeds must have the shape [batch, length, {self.config.hidden_size}], got "
-                    f"{tuple(inputs_embeds.shape)}"
-                )
-            return inputs_embeds
+            return check_embeddings(inputs_embeds, self.config.hidden_size)
         ids = check_ids(input_ids, self.config.vocab_size)
         return self.embed_tokens(ids)
 
@@ -300,6 +198,11 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         batch, count, _ = embedded.shape
         if state is None:
             state = self._fresh(embedded)
+        elif not isinstance(state, BlockState):
+            raise TypeError(
+                f"state must be a BlockState, as in the output of an earlier call, got {type(state).__name__}; one in "
+                "a file is read with BlockState.load(path)"
+            )
         elif state.model != self.state_name:
             raise ValueError(
                 f"this state belongs to another model ({state.model}), not to this one ({self.state_name})"
@@ -308,17 +211,15 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             raise ValueError(f"the state has {state.batch_size} rows, and the input {batch}: use state.select(rows)")
         if starts_document is not None:
             state = state.reset(starts_document)
+        device = embedded.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            state = state.to(embedded.dtype)  # from another dtype, or from autocast
         columns, lengths = None, (count,) * batch
         if attention_mask is not None:
-            if attention_mask.shape != (batch, count):
-                raise ValueError(
-                    f"attention_mask has the shape {tuple(attention_mask.shape)}, the input {(batch, count)}: they "
-                    "must agree"
-                )
-            real = attention_mask.bool()
+            real = check_mask(attention_mask, (batch, count))
             lengths = tuple(real.sum(1).tolist())
             if min(lengths) < count:
-                columns = _packing(real, max(lengths))
+                columns = packing(real, max(lengths))
         return Layout(self.config.window, state.tokens, lengths), columns, state
 
     def _fresh(self, like: Tensor) -> BlockState:
@@ -355,53 +256,3 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         if keep_layers:
             collected[-1] = x
         return x, BlockState(state.model, layout.after, tuple(after)), collected
-
-
-# -- what comes in
-
-
-def refuse(given: dict[str, Any], model: PreTrainedModel) -> None:
-    """Arguments that would be ignored: none must pass in silence."""
-    for name, value in given.items():
-        if value is None or value is False or name == "cache_position":
-            continue
-        if name == "output_attentions":
-            raise ValueError("attention is computed in tiles that do not form one map: output_attentions is not there")
-        if name == "past_key_values":
-            raise ValueError("past_key_values is not there: what is carried is `state`, in the output of every call")
-        raise TypeError(f"{type(model).__name__} takes no argument {name!r}")
-
-
-def check_ids(input_ids: Tensor | None, vocab_size: int) -> Tensor:
-    if not isinstance(input_ids, Tensor):
-        raise TypeError(f"input_ids must be a tensor of token ids, got {type(input_ids).__name__}")
-    if input_ids.dim() != 2:
-        raise ValueError(f"input_ids must have the shape [batch, length], got {tuple(input_ids.shape)}")
-    if input_ids.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"input_ids must be whole numbers (torch.long), got {input_ids.dtype}")
-    if input_ids.numel() == 0:
-        raise ValueError(f"there is nothing to read: input_ids has the shape {tuple(input_ids.shape)}")
-    if input_ids.device.type == "cpu":  # elsewhere looking would stop the queue, and the device itself complains
-        low, high = torch.aminmax(input_ids)
-        if low < 0 or high >= vocab_size:
-            wrong = int(low) if low < 0 else int(high)
-            raise ValueError(
-                f"input_ids has the id {wrong}, and the vocabulary {vocab_size} ids, from 0: use the tokenizer that "
-                "the model was made for, or a config with a larger vocab_size"
-            )
-    return input_ids.long()
-
-
-def _packing(real: Tensor, width: int) -> Tensor:
-    """[B, width]: the columns of each row's tokens, first to last; padding follows."""
-    return (~real).int().argsort(dim=1, stable=True)[:, :width]
-
-
-def _gathered(x: Tensor, columns: Tensor) -> Tensor:
-    return x.gather(1, columns[..., None].expand(-1, -1, x.shape[2]))
-
-
-def _scattered(x: Tensor, columns: Tensor, count: int) -> Tensor:
-    """Back where the tokens came from; what stands at padding means nothing."""
-    whole = x.new_zeros(x.shape[0], count, x.shape[2])
-    return whole.scatter(1, columns[..., None].expand(-1, -1, x.shape[2]), x)

@@ -78,21 +78,13 @@ class BlockState(CarriedState):
         kept = self._map(lambda t: t.masked_fill(_as_mask(marks, t), 0))
         return replace(kept, tokens=tuple(0 if mark else n for n, mark in zip(self.tokens, marks, strict=True)))
 
-    def swap_states(self, order: Sequence[int]) -> BlockState:
-        """Each row with the state vectors, and the memory, of another row: the control that shows what their
-        content is worth. Its own last tokens a row keeps."""
-        index = torch.tensor(self._check_rows(order), dtype=torch.long)
-
-        def others(value: Any) -> Any:
-            return map_tensors(lambda t: t.index_select(0, index.to(t.device)), value)
-
-        return replace(
-            self, layers=tuple(LayerState(own.recent, others(own.cell), others(own.memory)) for own in self.layers)
-        )
-
     @staticmethod
     def join(states: Sequence[BlockState]) -> BlockState:
         """The rows of several states, one after the other."""
+        models = list(dict.fromkeys(state.model for state in states))
+        if len(models) != 1:
+            given = f"of different models ({'; '.join(models)})" if models else "of no state at all"
+            raise ValueError(f"only states of one model can be joined, and these are {given}")
         widest = [_columns(layers) for layers in zip(*(state.layers for state in states), strict=True)]
         layers = (
             tuple(_widened(layer, sizes) for layer, sizes in zip(state.layers, widest, strict=True)) for state in states
@@ -111,8 +103,14 @@ class BlockState(CarriedState):
     def load(cls, path: str | Path) -> BlockState:
         """Reads what `save` wrote."""
         tensors, facts = load_tensors(path, "block")
-        layers = tuple(_rebuilt(LayerState, tensors, f"{i}.") for i in range(facts["layers"]))
-        return cls(facts["model"], tuple(facts["tokens"]), layers)  # type: ignore[arg-type]
+        try:
+            layers = tuple(_rebuilt(LayerState, tensors, f"{i}.") for i in range(facts["layers"]))
+            state = cls(facts["model"], tuple(facts["tokens"]), layers)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} is a damaged state file: {error} is missing or wrong") from error
+        if set(tensors) != {name for name, _ in _named(state.layers)}:
+            raise ValueError(f"{path} is a damaged state file: it has other tensors than the state it describes")
+        return state
 
 
 def _as_mask(marks: Sequence[bool], like: Tensor) -> Tensor:
@@ -122,6 +120,7 @@ def _as_mask(marks: Sequence[bool], like: Tensor) -> Tensor:
 # -- nests of named tuples as flat names, "3.cell.opened.keys"
 
 _PARTS: dict[str, type] = {"recent": Pairs, "cell": CellState, "memory": Pairs, "opened": Opened}
+_OPTIONAL = ("cell", "memory", "opened")
 
 
 def _named(value: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -134,14 +133,15 @@ def _named(value: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def _rebuilt(kind: Any, tensors: dict[str, Tensor], prefix: str) -> Any:
-    if not any(name.startswith(prefix) for name in tensors):
-        return None
-    return kind(
-        *(
-            _rebuilt(_PARTS[field], tensors, f"{prefix}{field}.") if field in _PARTS else tensors[f"{prefix}{field}"]
-            for field in kind._fields
-        )
-    )
+    def part(name: str) -> Any:
+        within = f"{prefix}{name}."
+        if name not in _PARTS:
+            return tensors[within[:-1]]
+        if name in _OPTIONAL and not any(each.startswith(within) for each in tensors):
+            return None
+        return _rebuilt(_PARTS[name], tensors, within)
+
+    return kind(*map(part, kind._fields))
 
 
 def _join(parts: Sequence[Any], sizes: Sequence[int]) -> Any:

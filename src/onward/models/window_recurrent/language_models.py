@@ -12,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 
 from ...state import WindowState
 from ..generation import GeneratesOnward
+from ..labels import next_labels
 from .modeling_window_recurrent import ID_MASK, WindowRecurrentModel, answering, check_shape, collected_layers
 from .outputs import RecurrentOutput
 from .reading import Output, Round, pack, real_columns
@@ -62,9 +63,7 @@ class _LanguageModel(WindowRecurrentModel):
         if targets is None:
             hidden = read["last_hidden_state"][:, -logits_to_keep:]
             logits = self._head_logits(hidden, input_ids[:, -logits_to_keep:])
-        return RecurrentOutput(
-            loss=loss, logits=logits, state=state, hidden_states=collected_layers(read)
-        )
+        return RecurrentOutput(loss=loss, logits=logits, state=state, hidden_states=collected_layers(read))
 
 
 class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixin):
@@ -80,7 +79,6 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         labels: Tensor | None = None,
         state: WindowState | None = None,
         starts_document: Tensor | Sequence[bool] | None = None,
-        shift_labels: Tensor | None = None,
         prefix_length: int | Sequence[int] | Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
@@ -96,6 +94,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         token of a call can have a label, too. Beside a loss no logits are returned with gradient checkpointing, or
         with `logits_to_keep=1`: nothing then grows with the length.
         """
+        shift_labels = kwargs.pop("shift_labels", None)  # unnamed, or Trainer would take it for one of its labels
         if self._disabled:
             given = locals()
             extra = {"shift_labels": shift_labels, "logits_to_keep": logits_to_keep or None}
@@ -107,7 +106,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         if labels is not None and shift_labels is None:
             check_shape("labels", labels, input_ids)
             # Padding may stand between a token and the next; the label is the next real one.
-            shift_labels = _next_labels(labels, attention_mask)
+            shift_labels = next_labels(labels, attention_mask)
         output = self._language_forward(
             input_ids,
             shift_labels,
@@ -132,18 +131,6 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         if self._disabled:
             return cast(Any, self.backbone).generate(*args, **kwargs)
         return GeneratesOnward.generate(cast(Any, self), *args, **kwargs)
-
-
-def _next_labels(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """For each real token the label of the next real token of its row, -100 for the last."""
-    columns = real_columns(attention_mask, labels.shape)
-    if columns is None:
-        return nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
-    following = torch.full_like(labels, -100)
-    for row, real in enumerate(columns):
-        if len(real) > 1:
-            following[row, real[:-1]] = labels[row, real[1:]]
-    return following
 
 
 class WindowRecurrentForMaskedLM(_LanguageModel):
