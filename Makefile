@@ -13,7 +13,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy src
 
-bench: .venv/ready
+bench: .venv/bench-ready
 	@set -e; for script in $(sort $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))); do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
@@ -24,6 +24,11 @@ clean:
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	touch $@
+
+.venv/bench-ready: .venv/ready
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/pip install --quiet --no-deps block-recurrent-transformer-pytorch==0.4.4
 	touch $@
 
 .venv/demo-ready: .venv/ready

@@ -1,4 +1,8 @@
-"""Generation token by token: against GPT-2 with its KV cache, and flat to 100,000 tokens."""
+"""Generation token by token: against GPT-2 with its KV cache, and flat to 100,000 tokens.
+
+The comparison is of `generate` itself. The long run calls the model token by token, as `generate` does, without what
+`generate` adds around it: that keeps all ids in one tensor, which grows.
+"""
 
 from __future__ import annotations
 
