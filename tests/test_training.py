@@ -662,6 +662,9 @@ def test_the_stock_trainer(tokenizer, tmp_path, checkpointing):
         save_steps=2,
         disable_tqdm=True,
     )
+    with pytest.raises(ValueError, match="remove_unused_columns=False"):
+        Trainer(model, arguments, data_collator=collate, eval_dataset=segments).evaluate()
+    arguments.remove_unused_columns = False
     trainer = Trainer(model, arguments, data_collator=collate, train_dataset=segments, eval_dataset=segments)
     before = trainer.evaluate()["eval_loss"]
     trainer.train()

@@ -226,6 +226,11 @@ def collate(segments: Sequence[Mapping[str, Any]], pad_token_id: int = 0) -> dic
     """
     if not segments:
         raise ValueError("no segments to collate: pass at least one")
+    if "shift_labels" not in segments[0]:
+        raise ValueError(
+            f"segments without shift_labels, only {', '.join(segments[0])}: a stock Trainer drops what it does not "
+            "know; give it TrainingArguments(remove_unused_columns=False)"
+        )
     lengths = torch.tensor([len(segment["input_ids"]) for segment in segments])
     longest = max(1, int(lengths.max()))
 
