@@ -28,16 +28,17 @@ from test_training import (
     validations,
 )
 from torch.utils.data import BatchSampler, SequentialSampler
-from transformers import Adafactor, AutoModelForCausalLM, Trainer
+from transformers import Adafactor, AutoModelForCausalLM, Trainer, TrainerControl, TrainerState
 
-from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockState
-from onward.streams import Lanes, TokenizedDocument
+from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockState, vocabularies
+from onward.streams import Lanes, TokenizedDocument, tokenize
 from onward.training import NonFiniteLossError, RecurrentTrainer, TrainingRecipe, train
 from onward.training import checkpoints as on_disk
 from onward.training.feeding import collate
 from onward.training.lanes import CarriedStates, LaneFeeding
 from onward.training.optimizers import inverse_sqrt
 from onward.training.sharding import check_fsdp
+from onward.training.trainer import SaveMoreOften
 
 VOCABULARY, LENGTH, LANES = 64, 16, 4
 UNEVEN = (100, 37, 61, 16, 2, 80, 45)  # whole segments, parts of one, and parts of a block
@@ -282,11 +283,11 @@ def test_the_inverse_square_root_schedule(tokenizer, tmp_path):
     paper = [inverse_sqrt(step - 1, warmup_steps=1000, ramp_steps=1000) for step in (1, 500, 1000, 4000, 500_000)]
     expected = [step / 1000**1.5 for step in (1, 500, 1000)] + [1 / math.sqrt(4000), 1 / math.sqrt(500_000)]
     assert paper == pytest.approx(expected)
-    result = run(tmp_path / "a", tokenizer, learning_rate=0.5)
+    result = run(tmp_path / "a", tokenizer, learning_rate=0.5, max_tokens=400)  # before any lane stands idle
     rates = {entry["step"]: entry["learning_rate"] for entry in result.history if "loss" in entry}
     assert rates == pytest.approx({n: 0.5 * min(1, n / 3) / math.sqrt(max(n, 3)) for n in range(1, result.steps + 1)})
     # A run too short for its warm-up still gets through it, and no higher.
-    short = run(tmp_path / "b", tokenizer, learning_rate=1.0, warmup_steps=1000)
+    short = run(tmp_path / "b", tokenizer, learning_rate=1.0, warmup_steps=1000, max_tokens=400)
     rates = [entry["learning_rate"] for entry in short.history if "loss" in entry]
     assert max(rates) == rates[-1] == pytest.approx(1 / math.sqrt(1000))
 
@@ -531,6 +532,57 @@ def test_what_fsdp_cannot_do():
 
 
 # -- what is refused
+
+
+def test_a_step_that_reads_little_changes_little(tokenizer, tmp_path):
+    """When documents run out, lanes stand idle; a last step of a few tokens must not count like all others."""
+    training = documents((100, 20, 20, 20), seed=3)
+    result = run(tmp_path, tokenizer, training=training, epochs=1, learning_rate=0.5)
+    rates = [entry["learning_rate"] for entry in result.history if "loss" in entry]
+    whole = [0.5 * min(1, n / 3) / math.sqrt(max(n, 3)) for n in range(1, 8)]
+    lanes = [4, 4, 1, 1, 1, 1, 1]
+    assert rates == pytest.approx([rate * reading / 4 for rate, reading in zip(whole, lanes, strict=True)])
+
+
+def test_how_often_it_is_validated_changes_nothing(tokenizer, tmp_path):
+    losses = []
+    for every in (10_000, 60):
+        history = run(tmp_path / str(every), tokenizer, evaluate_every_tokens=every).history
+        losses.append([entry["loss"] for entry in history if "loss" in entry])
+    assert losses[0] == losses[1]
+
+
+def test_texts_get_an_end_that_is_learnt(tmp_path):
+    """So that a trained model can end a text; those already in tokens stay as they are."""
+    words, text = vocabularies.byte_tokenizer(), "the sea and the ship"
+    ends = []
+    for name, document in (("text", text), ("tokens", tokenize([text], words)[0])):
+        model = make_model(vocab_size=len(words), dropout=0.0)
+        train(model, [document] * 4, ["a ship"], words, tmp_path / name, recipe(epochs=40), progress=False)
+        said = model(torch.tensor([words(text).input_ids])).logits[0, -1].argmax()
+        ends.append(int(said) == words.eos_token_id)
+    assert ends == [True, False]
+
+
+def test_saved_by_the_clock(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("onward.training.trainer.time.monotonic", lambda: now)
+    callback = SaveMoreOften(every_steps=None, every_minutes=10)
+    saved = []
+    for step in range(1, 13):
+        now += 250
+        control = TrainerControl()
+        callback.on_step_end(SimpleNamespace(world_size=1), TrainerState(global_step=step), control)
+        if control.should_save:
+            saved.append(step)
+            callback.on_save(None, None, control)
+    assert saved == [3, 6, 9, 12]
+
+
+def test_two_runs_do_not_share_a_folder(tokenizer, tmp_path):
+    with on_disk.alone_in(tmp_path), pytest.raises(FileExistsError, match="another process is training in"):
+        run(tmp_path, tokenizer)
+    run(tmp_path, tokenizer, epochs=1)
 
 
 def test_ids_that_the_vocabulary_does_not_have(tokenizer, tmp_path):

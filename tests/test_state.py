@@ -113,7 +113,7 @@ def test_reset_rows_begin_anew_and_the_others_go_on(model: Any, marks: Any, leng
 
 
 def test_reset_refuses_the_wrong_number_of_marks(pooled: Any) -> None:
-    with pytest.raises(ValueError, match="2 reset marks for a state of 3 rows"):
+    with pytest.raises(ValueError, match="starts_document, or marks to reset, has 2 values for 3 rows"):
         state_of(pooled).reset([True, False])
 
 

@@ -1,6 +1,7 @@
 """onward: recurrence for Transformers. Importing it makes its models known to transformers' Auto classes."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockRecurrentModel, BlockState
 from .models.window_recurrent import (
@@ -25,6 +26,9 @@ for _model in MODELS.values():
 AutoConfig.register(BlockRecurrentConfig.model_type, BlockRecurrentConfig)
 AutoModel.register(BlockRecurrentConfig, BlockRecurrentModel)
 AutoModelForCausalLM.register(BlockRecurrentConfig, BlockRecurrentForCausalLM)
+# Trainer with label smoothing looks for the name of the class here, to know that labels are those of the next token.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[WindowRecurrenceConfig.model_type] = WindowRecurrentForCausalLM.__name__
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[BlockRecurrentConfig.model_type] = BlockRecurrentForCausalLM.__name__
 
 __all__ = [
     "BlockRecurrentConfig",

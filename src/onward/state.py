@@ -56,22 +56,26 @@ class CarriedState:
 
     def _check_rows(self, rows: Sequence[int] | Tensor) -> list[int]:
         order = rows.tolist() if isinstance(rows, Tensor) else list(rows)
+        if any(isinstance(row, (bool, np.bool_)) for row in order):
+            raise TypeError(f"rows are given by their numbers, got {order}: reset(marks) is what takes True and False")
         if order and not 0 <= min(order) <= max(order) < self.batch_size:
             raise IndexError(f"rows {order} of a state of {self.batch_size} rows")
         return order
 
     def _check_marks(self, rows: Sequence[bool] | Tensor) -> list[bool]:
         marks = rows.tolist() if hasattr(rows, "tolist") else rows
-        if not isinstance(marks, Sequence) or not all(isinstance(mark, (bool, int, np.bool_)) for mark in marks):
-            given = tuple(rows.shape) if isinstance(rows, Tensor) else repr(rows)
-            raise TypeError(f"reset marks (starts_document) must be one True or False per row, got {given}")
+        if not isinstance(marks, Sequence) or not all(isinstance(mark, (bool, np.bool_)) for mark in marks):
+            given = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else repr(rows)
+            raise TypeError(f"starts_document, or marks to reset, must be one True or False per row, got {given}")
         marks = [bool(mark) for mark in marks]
         if len(marks) != self.batch_size:
-            raise ValueError(f"{len(marks)} reset marks for a state of {self.batch_size} rows")
+            raise ValueError(f"starts_document, or marks to reset, has {len(marks)} values for {self.batch_size} rows")
         return marks
 
 
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    if not Path(path).absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {Path(path).absolute().parent}")
     save_file(
         {name: t.detach().contiguous() for name, t in tensors.items()},
         path,

@@ -35,21 +35,37 @@ class TokenizedDocument:
 
 
 def tokenize(
-    documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase, max_tokens: int | None = None
+    documents: Iterable[Document | str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int | None = None,
+    add_end: bool = False,
 ) -> list[TokenizedDocument]:
-    """Tokenize whole documents, adding no special tokens; `max_tokens` keeps only the first so many of each.
+    """Tokenize whole documents, or plain strings; `max_tokens` keeps only the first so many of each.
 
-    Ids are kept as int32, half of int64's memory; segments hand them out as int64.
+    No special tokens are added, but with `add_end` the tokenizer's end of text, if it has one, after each document
+    that is kept whole: what a model must have seen to end one itself. Ids are kept as int32, half of int64's memory;
+    segments hand them out as int64.
     """
     if max_tokens is not None and max_tokens < 1:
         raise ValueError(f"max_tokens={max_tokens}: keep at least one token, or pass None to keep all")
     in_pieces = tokenizes_pieces_alike(tokenizer)
     with _no_length_warning(tokenizer):
-        return [_tokenize_one(document, tokenizer, max_tokens, in_pieces) for document in documents]
+        return [
+            _tokenize_one(_as_document(document, number), tokenizer, max_tokens, in_pieces, add_end)
+            for number, document in enumerate(documents)
+        ]
+
+
+def _as_document(given: Document | str, number: int) -> Document:
+    if isinstance(given, str):
+        return Document(f"document {number}", given)
+    if not isinstance(given, Document):
+        raise TypeError(f"documents are onward.corpora.Document or strings, got {type(given).__name__}")
+    return given
 
 
 def _tokenize_one(
-    document: Document, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None, in_pieces: bool
+    document: Document, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None, in_pieces: bool, add_end: bool
 ) -> TokenizedDocument:
     if not document.text.strip():
         raise ValueError(f"document {document.name!r} is empty: leave it out, or give it text")
@@ -84,6 +100,9 @@ def _tokenize_one(
             f"document {document.name!r} has {document.words} words but gives no tokens: "
             "use a tokenizer that knows its characters"
         )
+    is_whole = kept is document and (max_tokens is None or count < max_tokens)
+    if add_end and is_whole and tokenizer.eos_token_id is not None:
+        parts.append(torch.tensor([tokenizer.eos_token_id], dtype=torch.int32))
     return TokenizedDocument(document.name, torch.cat(parts), kept.words, kept.bytes)
 
 
@@ -196,10 +215,15 @@ class Lanes(Dataset[dict[str, Tensor]]):
                 self._taken[lane].append(document)
                 self._steps[lane].append(step)
                 heapq.heapreplace(free, (step + -(-len(documents[document]) // length), lane))
-        self.steps = max(step for step, _ in free)
+        self._ends = sorted(step for step, _ in free)
+        self.steps = self._ends[-1]
 
     def __len__(self) -> int:
         return self.steps * self.lanes
+
+    def reading(self, step: int) -> int:
+        """How many lanes still have something to read at this step."""
+        return self.lanes - bisect_right(self._ends, step)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         step, lane = divmod(range(len(self))[index], self.lanes)

@@ -11,7 +11,7 @@ import torch
 from block_models import LITTLE_MEMORY, PRESETS, draw, tiny
 from helpers import tokens
 from torch import Tensor
-from transformers import TextStreamer
+from transformers import GenerationConfig, TextStreamer
 
 from onward import BlockRecurrentForCausalLM
 
@@ -171,6 +171,33 @@ def test_a_state_with_a_mask_of_the_whole_text() -> None:
     state = model(ids[:, :6]).state
     continued = model.generate(ids[:, 6:], state=state, attention_mask=torch.ones_like(ids), max_new_tokens=9, **GREEDY)
     assert torch.equal(continued, whole[:, 6:])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"prompt_lookup_num_tokens": 3},
+        {"guidance_scale": 1.5},
+        {"cache_implementation": "static"},
+        {"prefill_chunk_size": 4},
+        {"output_attentions": True, "return_dict_in_generate": True},
+        {"past_key_values": object()},
+        {"generation_config": GenerationConfig(prompt_lookup_num_tokens=3)},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_ways_to_generate_that_are_not_there(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="generate with (prompt|guid|cache|prefill|output|past).* is not there: "):
+        build("Rec:fixed:skip").generate(tokens(1, 4), max_new_tokens=3, **option)
+
+
+def test_the_state_that_a_text_has_left() -> None:
+    model = build("Rec:fixed:skip")
+    output = model.generate(tokens(1, 4), max_new_tokens=9, return_dict_in_generate=True, **GREEDY)
+    state = output.past_key_values
+    assert state.tokens == (12,)  # all but the last token, which nobody has read yet
+    more = model.generate(output.sequences[:, -1:], state=state, max_new_tokens=6, **GREEDY)
+    assert torch.equal(more[:, 1:], model.generate(tokens(1, 4), max_new_tokens=15, **GREEDY)[:, -6:])
 
 
 def test_a_document_that_starts_is_not_overlooked() -> None:

@@ -286,6 +286,21 @@ def test_a_training_step_under_autocast_is_near_the_exact_one(case: str) -> None
     assert ours.norm().item() == pytest.approx(theirs.norm().item(), rel=0.05)
 
 
+def test_label_smoothing_predicts_the_next_token(tmp_path: Path) -> None:
+    """Trainer then makes the loss itself, and must know that labels are shifted."""
+    torch.manual_seed(0)
+    model = BlockRecurrentForCausalLM(tiny("Rec:fixed:skip"))
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=30, per_device_train_batch_size=4, learning_rate=3e-2, label_smoothing_factor=0.1,
+        use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no", logging_strategy="no",
+    )  # fmt: skip
+    ids = tokens(1, 13).repeat(8, 1)
+    Trainer(model, arguments, train_dataset=Rows(ids)).train()
+    with torch.no_grad():
+        said = model.eval()(ids[:1]).logits[0, :-1].argmax(-1)
+    assert (said == ids[0, 1:]).float().mean() > 0.9
+
+
 def test_autocast_as_gpus_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Theirs gives norms and exponentials in float32, where that of CPUs leaves them as they are."""
 

@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import block_models
 import pytest
 import torch
-from block_models import PRESETS, build
+from block_models import PRESETS
 from helpers import recurrent, tokens
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -22,7 +23,9 @@ OPTIONS = ["one state", "two recurrent layers", "memory and states", "memory and
 SOME = ["Slide:12L", "Rec:lstm:dual", "Feedback:fixed:skip", "memory and states", "two recurrent layers"]
 
 
-@cache
+build = cache(block_models.build)
+
+
 def tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
@@ -120,7 +123,10 @@ def test_reset_rows_begin_anew_and_the_others_go_on(case: str, marks: Any) -> No
     assert state.tokens == (19, 8, 3)
 
 
-@pytest.mark.parametrize("marks", [[True, False], torch.tensor([[True], [False], [False]]), True, torch.tensor(True)])
+@pytest.mark.parametrize(
+    "marks",
+    [[True, False], [0, 1, 1], torch.tensor([0, 1, 1]), torch.tensor([[True]] * 3), True, torch.tensor(True)],
+)
 def test_reset_marks_that_do_not_fit_are_refused(marks: Any) -> None:
     """Also a column of marks, every one of which would pass for True."""
     model = build("Rec:fixed:skip")
@@ -129,6 +135,12 @@ def test_reset_marks_that_do_not_fit_are_refused(marks: Any) -> None:
         state.reset(marks)
     with pytest.raises((TypeError, ValueError), match="marks|starts_document"):
         model(tokens(3, 2), state=state, starts_document=marks)
+
+
+@pytest.mark.parametrize("rows", [[True, False, True], torch.tensor([True, False, True])], ids=str)
+def test_rows_are_selected_by_their_numbers(rows: Any) -> None:
+    with pytest.raises(TypeError, match="rows are given by their numbers.*reset"):
+        state_of(build("Rec:fixed:skip"), [19, 8, 3]).select(rows)
 
 
 @pytest.mark.parametrize("lengths", [[19, 8], [0, 11]], ids=str)

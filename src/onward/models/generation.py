@@ -9,12 +9,37 @@ from transformers import GenerationMixin
 
 from ..state import CarriedState
 
+_NO_WAY_BACK = "a state that has read tokens cannot forget them again"
+_OWN_CACHE = "the state is the cache, and of constant size"
+REFUSED = {
+    "assistant_model": _NO_WAY_BACK,
+    "prompt_lookup_num_tokens": _NO_WAY_BACK,
+    "cache_implementation": _OWN_CACHE,
+    "past_key_values": "pass what an earlier call has left as `state`",
+    "prefill_chunk_size": "read the prompt in pieces with the model itself, and pass `state`",
+    "guidance_scale": "it would need a second state, of the text without its prompt",
+    "output_attentions": "no map of attention is ever whole in memory",
+}
+"""What transformers can do with a cache that grows."""
+
 
 class GeneratesOnward(GenerationMixin):
     """transformers' `generate` with the carried state in the cache's place: memory stays flat.
 
     A model names GenerationMixin among its own bases, too: transformers looks for the word there.
     """
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """transformers' `generate`; `state` goes on from an earlier call, `input_ids` then being the new tokens only.
+
+        With `return_dict_in_generate=True` the state that the text has left is the output's `past_key_values`.
+        """
+        config = kwargs.get("generation_config")
+        for name, reason in REFUSED.items():
+            value = kwargs.get(name, getattr(config, name, None))
+            if value and not (name == "guidance_scale" and value == 1):
+                raise ValueError(f"generate with {name} is not there: {reason}")
+        return super().generate(*args, **kwargs)  # type: ignore[misc]
 
     def prepare_inputs_for_generation(  # type: ignore[override]
         self,

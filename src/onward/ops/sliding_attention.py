@@ -138,14 +138,15 @@ class _TiledAttention(torch.autograd.Function):
         if dropout:
             kept = torch.rand_like(shares) >= dropout
             used = shares * kept / (1 - dropout)
-        ctx.save_for_backward(q, k, v, shares, kept)
+        ctx.save_for_backward(q, key, value, shares, kept)  # blocks as they came: each is met by two tiles
         ctx.dropout = dropout
         return torch.bmm(used.view(len(q), rows, -1), v).view(query.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        q, k, v, shares, kept = ctx.saved_tensors
+        q, key, value, shares, kept = ctx.saved_tensors
+        k, v = (_met_by_tiles(x).view(len(q), -1, q.shape[-1]) for x in (key, value))
         flat = (q.shape[0], q.shape[1], k.shape[1])
         grad = grad.reshape(q.shape)
         used = shares if kept is None else shares * kept / (1 - ctx.dropout)

@@ -16,6 +16,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 UNFINISHED = ".unfinished"
 
 
@@ -81,6 +86,24 @@ def _has_all_lanes(files: list[Path]) -> bool:
 
 
 # -- a run's state, and writing
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Two runs in one folder would destroy each other's checkpoints. The lock ends with its process, however killed."""
+    if fcntl is None or os.environ.get("RANK", "0") != "0":  # of several processes of one run the first has it
+        yield
+        return
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(
+                f"another process is training in {folder}: let it end, or choose another folder"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

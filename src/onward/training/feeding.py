@@ -56,6 +56,7 @@ class Feeding(ABC):
     kind: ClassVar[str]  # also the name of its recipe
     foreign: ClassVar[tuple[str, ...]] = ()  # fields of a recipe that mean nothing to it
     sampling: ClassVar[str]  # in which order Trainer reads the data set: "random" or "sequential"
+    ends_documents: ClassVar[bool] = False  # whether texts get an end of text that the model learns
     every_gradient: ClassVar[bool] = False  # whether the model makes one for every parameter on several processes
 
     def __init__(self, model: Any, recipe: TrainingRecipe):
@@ -95,6 +96,10 @@ class Feeding(ABC):
         tokens = min(steps * tokens_per_step, recipe.epochs * sum(map(len, documents)))
         save = None if recipe.save_every_tokens is None else every(recipe.save_every_tokens)
         return Plan(steps, round(tokens), every(recipe.evaluate_every_tokens), save)
+
+    def share(self, dataset: Any, step: int) -> float:
+        """How much of a usual step this one, counted from 0, is; its learning rate is that much smaller."""
+        return 1.0
 
     @abstractmethod
     def pieces(self, length: int) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,7 @@ class LaneFeeding(Feeding):
     kind = "block-recurrent"
     foreign = ("backbone_learning_rate", "carrier_learning_rate", "windows_per_segment", "train", "lora_rank")
     sampling = "sequential"  # Lanes shuffle the documents themselves
+    ends_documents = True
     every_gradient = True
     model: BlockRecurrentForCausalLM
 
@@ -47,6 +48,10 @@ class LaneFeeding(Feeding):
         """While no lane stands idle, as at the end some do."""
         segments = sum(math.ceil(len(document) / self.length) for document in documents)
         return self.rows * sum(map(len, documents)) / segments
+
+    def share(self, dataset: Any, step: int) -> float:
+        """At the end lanes stand idle, and a step that reads little must not change as much as others."""
+        return max(1, dataset.reading(step)) / dataset.lanes
 
     def pieces(self, length: int) -> Iterator[tuple[int, int]]:
         window = self.model.config.window  # whole segments would make far larger logits, and be no faster

@@ -63,7 +63,7 @@ class TrainingRecipe:
         max_grad_norm: longer gradients are shortened to this; 0 for never.
         evaluate_every_tokens: the validation loss is measured this often, and at the end, and a checkpoint is
             saved each time. What is kept in the end is the model with the best.
-        save_every_tokens: further checkpoints in between, so that a killed run loses less.
+        save_every_minutes, save_every_tokens: further checkpoints in between, so that a killed run loses less.
         save_total_limit: how many checkpoints stay; the best and the last always do.
         patience: stop after this many validations in a row without a new best; None for never.
         train: "all" parameters that are not frozen, the "carrier" alone, or carrier and "lora" adapters of
@@ -88,6 +88,7 @@ class TrainingRecipe:
     max_grad_norm: float = 1.0
     evaluate_every_tokens: int = 2_000_000
     patience: int | None = 3
+    save_every_minutes: float | None = 10
     save_every_tokens: int | None = None
     save_total_limit: int = 2
     train: str = "all"
@@ -116,7 +117,7 @@ class TrainingRecipe:
             self._choose(name, (True, False))
         for name in ("learning_rate", "epochs"):
             self._number(name, above=0)
-        for name in ("backbone_learning_rate", "carrier_learning_rate"):
+        for name in ("backbone_learning_rate", "carrier_learning_rate", "save_every_minutes"):
             self._number(name, above=0, or_none=True)
         for name in ("weight_decay", "max_grad_norm"):
             self._number(name, at_least=0)
@@ -204,5 +205,5 @@ class TrainingRecipe:
 
     def that_shape_the_result(self) -> dict[str, Any]:
         """The fields that must not change when a run is taken up again."""
-        free = ("segments_at_once", "save_every_tokens", "save_total_limit")
+        free = ("segments_at_once", "save_every_minutes", "save_every_tokens", "save_total_limit")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free}

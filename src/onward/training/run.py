@@ -41,8 +41,8 @@ FEEDINGS: dict[type[PreTrainedModel], type[Feeding]] = {
 
 def train(
     model: PreTrainedModel,
-    train_documents: Iterable[Document] | Sequence[TokenizedDocument],
-    validation_documents: Iterable[Document] | Sequence[TokenizedDocument],
+    train_documents: Iterable[Document | str] | Sequence[TokenizedDocument],
+    validation_documents: Iterable[Document | str] | Sequence[TokenizedDocument],
     tokenizer: PreTrainedTokenizerBase,
     output_dir: str | Path,
     recipe: TrainingRecipe | None = None,
@@ -66,15 +66,28 @@ def train(
     recipe = recipe or TrainingRecipe.preset(kind.kind)
     feeding = kind(model, recipe)
     _check_logging(report_to)
-    training = _tokenized(train_documents, tokenizer, "training")
-    validation = _tokenized(validation_documents, tokenizer, "validation")
+    training = _tokenized(train_documents, tokenizer, "training", feeding.ends_documents)
+    validation = _tokenized(validation_documents, tokenizer, "validation", feeding.ends_documents)
     feeding.check_documents(training)
     folder = Path(output_dir).expanduser().resolve()
     claim(folder, describe(model, recipe, training, validation), resume)
-    if (folder / RESULT).is_file():
-        return load_result(model, folder)
+    with checkpoints.alone_in(folder):
+        if (folder / RESULT).is_file():
+            return load_result(model, folder)
+        return _train(feeding, training, validation, tokenizer, folder, progress, report_to)
 
-    set_seed(recipe.seed)
+
+def _train(
+    feeding: Feeding,
+    training: list[TokenizedDocument],
+    validation: list[TokenizedDocument],
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    progress: bool,
+    report_to: str | list[str],
+) -> TrainingResult:
+    model = feeding.model
+    set_seed(feeding.recipe.seed)
     with feeding.trainable(), _left_as_found(model):
         trainer, plan = _make_trainer(feeding, training, validation, folder, report_to)
         bar = ProgressBar(plan.tokens)
@@ -140,14 +153,17 @@ def _check_logging(report_to: str | list[str]) -> None:
 
 
 def _tokenized(
-    documents: Iterable[Document] | Sequence[TokenizedDocument], tokenizer: PreTrainedTokenizerBase, what: str
+    documents: Iterable[Document | str] | Sequence[TokenizedDocument],
+    tokenizer: PreTrainedTokenizerBase,
+    what: str,
+    add_end: bool,
 ) -> list[TokenizedDocument]:
     tokenized: list[TokenizedDocument] = []
     for document in documents:
         if isinstance(document, TokenizedDocument):
             tokenized.append(document)
         else:
-            tokenized += tokenize([document], tokenizer)
+            tokenized += tokenize([document], tokenizer, add_end=add_end)
     if not tokenized:
         raise ValueError(f"there are no {what} documents: pass at least one")
     predictable = [document for document in tokenized if len(document) > 1]
@@ -174,8 +190,7 @@ def _make_trainer(
         callbacks.append(EveryGradient())
     if recipe.patience is not None:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
-    if plan.save_every is not None:
-        callbacks.append(SaveMoreOften(plan.save_every))
+    callbacks.append(SaveMoreOften(plan.save_every, recipe.save_every_minutes))
     trainer = RecurrentTrainer(
         feeding.model,
         _arguments(folder, feeding, plan, report_to),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from . import checkpoints
@@ -26,12 +29,29 @@ class NonFiniteLossError(ArithmeticError):
 class SaveMoreOften(TrainerCallback):
     """Checkpoints between validations, which Trainer itself does not allow when it is to keep the best."""
 
-    def __init__(self, every_steps: int):
-        self.every_steps = every_steps
+    def __init__(self, every_steps: int | None, every_minutes: float | None):
+        self.every_steps, self.every_minutes = every_steps, every_minutes
+        self.last = time.monotonic()
+
+    def on_train_begin(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
+        self.last = time.monotonic()
+
+    def on_save(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
+        self.last = time.monotonic()
 
     def on_step_end(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
-        if state.global_step % self.every_steps == 0:
+        due = self.every_steps is not None and state.global_step % self.every_steps == 0
+        if due or self.every_minutes is not None and self._is_late(args):
             control.should_save = True
+
+    def _is_late(self, args: TrainingArguments) -> bool:
+        assert self.every_minutes is not None
+        late = time.monotonic() - self.last >= 60 * self.every_minutes
+        if args.world_size > 1:  # all save, or none: the first process's watch counts
+            decision = torch.tensor(int(late), device=args.device)
+            torch.distributed.broadcast(decision, 0)
+            late = bool(decision)
+        return late
 
 
 class EveryGradient(TrainerCallback):
@@ -90,13 +110,21 @@ class RecurrentTrainer(Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        if self.recipe.schedule == "inverse_sqrt" and self.lr_scheduler is None:
+        if self.lr_scheduler is not None:
+            return self.lr_scheduler
+        if self.recipe.schedule == "inverse_sqrt":
             ramp = self.args.get_warmup_steps(num_training_steps)
             self.lr_scheduler = inverse_sqrt_schedule(
                 optimizer or self.create_optimizer(), self.recipe.warmup_steps, ramp
             )
             self._created_lr_scheduler = True
-        return super().create_scheduler(num_training_steps, optimizer)
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        assert isinstance(scheduler, LambdaLR)
+        scheduler.lr_lambdas = [self._by_share(rate) for rate in scheduler.lr_lambdas]
+        return scheduler
+
+    def _by_share(self, rate: Callable[[int], float]) -> Callable[[int], float]:
+        return lambda step: rate(step) * self.feeding.share(self.train_dataset, step)
 
     # -- one step
 
@@ -141,6 +169,12 @@ class RecurrentTrainer(Trainer):
         )
 
     # -- validation
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """How often it is done changes nothing in training: data loaders draw from torch's random numbers."""
+        devices = [self.args.device] if self.args.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            return super().evaluate(*args, **kwargs)
 
     def evaluation_loop(
         self,

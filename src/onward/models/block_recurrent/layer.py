@@ -43,6 +43,11 @@ class BlockRecurrentLayer(nn.Module):
         self, x: Tensor, state: LayerState, layout: Layout, feedback: Opened | None = None
     ) -> tuple[Tensor, LayerState]:
         """x: [B, N, d]. `feedback`: the open block that all layers read; the state then comes with its block opened."""
+        if self.attention.scale.is_meta and not x.is_meta:
+            raise RuntimeError(
+                "a layer's weights are not in memory: offloading to disk is not there for block-recurrent models; load "
+                "the model whole, or in a smaller dtype"
+            )
         if feedback is None:  # in here, where FSDP has the layer's parameters whole
             state = self.opened(state, layout)
         query, key, value, *to_states = self.attention.project(self.dropout(self.attention_norm(x)))

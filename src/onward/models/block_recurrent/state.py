@@ -44,7 +44,7 @@ class LayerState(NamedTuple):
     memory: Pairs | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BlockState(CarriedState):
     """All that a block-recurrent model carries from one call to the next; every tensor has the batch first.
 
@@ -58,6 +58,9 @@ class BlockState(CarriedState):
     @property
     def batch_size(self) -> int:
         return len(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"BlockState(tokens={self.tokens}, model={self.model!r})"
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> BlockState:
         return replace(self, layers=map_tensors(fn, self.layers))
