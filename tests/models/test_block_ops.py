@@ -382,7 +382,12 @@ def logits_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(language_loss_module, "LOGITS_AT_ONCE", request.param)
 
 
-@pytest.mark.usefixtures("logits_at_once")
+@pytest.fixture(params=[True, False], ids=["looking at values", "as on GPUs"])
+def may_look(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_loss_module, "may_look", lambda x: request.param)
+
+
+@pytest.mark.usefixtures("logits_at_once", "may_look")
 @pytest.mark.parametrize("factor", [1.0, 0.3])
 def test_the_loss_and_its_gradients_are_those_of_torch(factor: float) -> None:
     hidden, weight = numbers(13, 5), numbers(11, 5, seed=1)
@@ -419,6 +424,7 @@ def test_where_nothing_is_to_be_predicted_loss_and_gradients_are_zero() -> None:
         assert all(not g.any() for g in torch.autograd.grad(loss, [hidden, weight], allow_unused=True) if g is not None)
 
 
+@pytest.mark.usefixtures("may_look")
 @pytest.mark.parametrize("size", [1e4, 1e6])
 def test_large_logits_in_float32(size: float) -> None:
     hidden, weight = numbers(9, 4, dtype=torch.float32), numbers(7, 4, seed=1, dtype=torch.float32)
@@ -431,6 +437,7 @@ def test_large_logits_in_float32(size: float) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-2, atol=1e-3 * size)
 
 
+@pytest.mark.usefixtures("may_look")
 def test_losses_on_both_sides_of_what_float32_can_hold() -> None:
     """The share of a wrong word is a number up to a loss of about 100; beyond, it is no longer one."""
     sizes = torch.tensor([0.0, 1.0, 50.0, 79.9, 80.1, 87.0, 90.0, 104.0, 1000.0])
@@ -446,6 +453,7 @@ def test_losses_on_both_sides_of_what_float32_can_hold() -> None:
     torch.testing.assert_close(gradient[:, 0], sizes.sigmoid())
 
 
+@pytest.mark.usefixtures("may_look")
 def test_a_sure_and_right_prediction_has_no_loss_and_a_sure_and_wrong_one_a_large() -> None:
     hidden = torch.tensor([[1e4, -1e4]])
     weight = torch.eye(2)
@@ -453,6 +461,7 @@ def test_a_sure_and_right_prediction_has_no_loss_and_a_sure_and_wrong_one_a_larg
     assert language_loss(hidden, weight, torch.tensor([1])).item() == pytest.approx(2e4)
 
 
+@pytest.mark.usefixtures("may_look")
 def test_bfloat16_is_summed_in_float32() -> None:
     hidden, weight = numbers(4000, 8, dtype=torch.bfloat16), numbers(50, 8, seed=1, dtype=torch.bfloat16)
     labels = torch.randint(0, 50, (4000,), generator=torch.Generator().manual_seed(0))

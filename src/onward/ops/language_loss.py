@@ -16,6 +16,11 @@ VANISHING = 80
 """Losses above this would be the logarithm of a share that float32 can hardly hold."""
 
 
+def may_look(x: Tensor) -> bool:
+    """Whether a look at values costs nothing; elsewhere it would stop the device's queue, for every piece."""
+    return x.device.type == "cpu"
+
+
 class _LanguageLoss(torch.autograd.Function):
     """Makes the gradients together with the loss, while the logits are at hand. No work is done twice: a loss has
     one gradient to be scaled, so that nothing more need be known."""
@@ -28,7 +33,7 @@ class _LanguageLoss(torch.autograd.Function):
         # Summed up exactly: many pieces in half precision would lose most of it.
         grad_weight = torch.zeros_like(weight, dtype=exact) if wants_weight else None
         loss = torch.zeros((), dtype=exact, device=hidden.device)
-        scaled = hidden * factor
+        scaled, looking = hidden * factor, may_look(hidden)
         size = max(1, min(len(labels), LOGITS_AT_ONCE // len(weight)))
         # The same memory for every piece: fresh memory costs more than the work that is done in it.
         room = hidden.new_empty(size, len(weight))
@@ -37,17 +42,24 @@ class _LanguageLoss(torch.autograd.Function):
             ignored = wanted == IGNORED
             rows, right = torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)
             logits = torch.mm(piece, weight.mT, out=room[: len(wanted)]).to(exact)
-            shares = torch.softmax(logits, -1, out=logits)
-            losses = -shares[rows, right].log()
-            vanished = losses > VANISHING  # the share is too small for a number; such rows are looked at again
-            if bool(vanished.any()):
-                far = (piece[vanished] @ weight.mT).to(exact)
-                losses[vanished] = far.logsumexp(-1) - far[rows[: len(far)], right[vanished]]
+            if looking:
+                shares = torch.softmax(logits, -1, out=logits)
+                losses = -shares[rows, right].log()
+                vanished = losses > VANISHING  # the share is too small for a number; such rows are looked at again
+                if bool(vanished.any()):
+                    far = (piece[vanished] @ weight.mT).to(exact)
+                    losses[vanished] = far.logsumexp(-1) - far[rows[: len(far)], right[vanished]]
+            else:
+                torch.log_softmax(logits, -1, out=logits)
+                losses = -logits[rows, right]
+                shares = logits.exp_()
             loss += losses.masked_fill_(ignored, 0).sum()
             if grad_hidden is None and grad_weight is None:
                 continue
             shares[rows, right] -= 1
-            if bool(ignored.any()):
+            if not looking:
+                shares.masked_fill_(ignored[:, None], 0)
+            elif bool(ignored.any()):
                 shares[ignored] = 0
             errors = shares if exact == hidden.dtype else shares.to(hidden.dtype)
             if grad_hidden is not None:
@@ -73,7 +85,7 @@ def language_loss(hidden: Tensor, weight: Tensor, labels: Tensor, factor: float 
 
     hidden: [M, d]; weight: [V, d]; labels: [M].
     """
-    if labels.device.type == "cpu":  # elsewhere looking would stop the queue, and the device itself complains
+    if may_look(labels):  # elsewhere the device itself complains
         wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= len(weight)))]
         if len(wrong):
             raise ValueError(
