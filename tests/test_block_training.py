@@ -1,103 +1,34 @@
-import gc
 import json
 import math
-import os
-import random
-import re
 import shutil
-import signal
-import socket
-from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.data_loader import BatchSamplerShard
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from accelerate.utils.launch import prepare_multi_gpu_env
+from block_runs import HELD_OUT, LANES, LENGTH, LONG, UNEVEN, documents, exact_model, make_model, recipe, run
 from small_models import byte_tokenizer
 from test_training import (
     _interrupt_after,
-    in_a_process,
     killed_while,
     losses,
     same,
     validations,
 )
-from torch.utils.data import BatchSampler, SequentialSampler
 from transformers import Adafactor, AutoModelForCausalLM, Trainer, TrainerControl, TrainerState
 
-from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockState, vocabularies
-from onward.streams import Lanes, TokenizedDocument, tokenize
+from onward import BlockState, vocabularies
+from onward.streams import Lanes, tokenize
 from onward.training import NonFiniteLossError, RecurrentTrainer, TrainingRecipe, train
 from onward.training import checkpoints as on_disk
 from onward.training.feeding import collate
-from onward.training.lanes import CarriedStates, LaneFeeding
+from onward.training.lanes import CarriedStates
 from onward.training.optimizers import inverse_sqrt
-from onward.training.sharding import check_fsdp
 from onward.training.trainer import SaveMoreOften
-
-VOCABULARY, LENGTH, LANES = 64, 16, 4
-UNEVEN = (100, 37, 61, 16, 2, 80, 45)  # whole segments, parts of one, and parts of a block
-HELD_OUT = (50, 33, 9, 2)
-gc.freeze()  # Trainer collects garbage at every start, among all that was imported
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return byte_tokenizer()
-
-
-def documents(lengths=UNEVEN, seed=0):
-    """Each draws from its own six tokens, so that there is something to remember."""
-    draw = random.Random(seed)
-    made = []
-    for number, length in enumerate(lengths):
-        ids = draw.choices(draw.sample(range(VOCABULARY), 6), k=length)
-        made.append(TokenizedDocument(f"d{number}", torch.tensor(ids, dtype=torch.int32), length, length))
-    return made
-
-
-def make_model(seed=0, **fields):
-    torch.manual_seed(seed)
-    sizes = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 48,
-        "window": 8,
-        "segment_length": LENGTH,
-        "num_states": 4,
-        "recurrent_layers": [2],
-        "dropout": 0.05,
-    }
-    return BlockRecurrentForCausalLM(BlockRecurrentConfig(**sizes | fields))
-
-
-def exact_model(**fields):
-    """Without chance and nearly without rounding, which Adafactor's first steps would enlarge."""
-    return make_model(dropout=0.0, **fields).double()
-
-
-def recipe(**changes):
-    values = {"batch_size": LANES, "learning_rate": 0.2, "warmup_steps": 3, "epochs": 2}
-    return TrainingRecipe.preset("block-recurrent", **values | changes)
-
-
-def run(folder, tokenizer, model=None, training=None, **changes):
-    return train(
-        make_model() if model is None else model,
-        documents() if training is None else training,
-        documents(HELD_OUT, 1),
-        tokenizer,
-        folder,
-        recipe(**changes),
-        progress=False,
-    )
 
 
 @torch.no_grad()
@@ -228,6 +159,26 @@ def test_it_ends_after_max_tokens(tokenizer, tmp_path):
     assert abs(result.tokens - 500) <= LANES * LENGTH
 
 
+def test_how_often_it_is_validated_changes_nothing(tokenizer, tmp_path):
+    losses = []
+    for every in (10_000, 60):
+        history = run(tmp_path / str(every), tokenizer, evaluate_every_tokens=every).history
+        losses.append([entry["loss"] for entry in history if "loss" in entry])
+    assert losses[0] == losses[1]
+
+
+def test_texts_get_an_end_that_is_learnt(tmp_path):
+    """So that a trained model can end a text; those already in tokens stay as they are."""
+    words, text = vocabularies.byte_tokenizer(), "the sea and the ship"
+    ends = []
+    for name, document in (("text", text), ("tokens", tokenize([text], words)[0])):
+        model = make_model(vocab_size=len(words), dropout=0.0)
+        train(model, [document] * 4, ["a ship"], words, tmp_path / name, recipe(epochs=40), progress=False)
+        said = model(torch.tensor([words(text).input_ids])).logits[0, -1].argmax()
+        ends.append(int(said) == words.eos_token_id)
+    assert ends == [True, False]
+
+
 # -- optimisers and schedules
 
 
@@ -292,9 +243,18 @@ def test_the_inverse_square_root_schedule(tokenizer, tmp_path):
     assert max(rates) == rates[-1] == pytest.approx(1 / math.sqrt(1000))
 
 
+def test_a_step_that_reads_little_changes_little(tokenizer, tmp_path):
+    """When documents run out, lanes stand idle; a last step of a few tokens must not count like all others."""
+    training = documents((100, 20, 20, 20), seed=3)
+    result = run(tmp_path, tokenizer, training=training, epochs=1, learning_rate=0.5)
+    rates = [entry["learning_rate"] for entry in result.history if "loss" in entry]
+    whole = [0.5 * min(1, n / 3) / math.sqrt(max(n, 3)) for n in range(1, 8)]
+    lanes = [4, 4, 1, 1, 1, 1, 1]
+    assert rates == pytest.approx([rate * reading / 4 for rate, reading in zip(whole, lanes, strict=True)])
+
+
 # -- interruptions
 
-LONG = {"evaluate_every_tokens": 400, "save_every_tokens": 150}
 KINDS = {
     "adafactor": ({}, {}),
     "adamw": ({"optimizer": "adamw", "learning_rate": 0.01, "segments_at_once": 2}, {}),
@@ -335,6 +295,21 @@ def stopped_after(step, folder, tokenizer, **changes):
         run(folder, tokenizer, exact_model(), **changes)
 
     killed_while(start)
+
+
+def test_saved_by_the_clock(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("onward.training.trainer.time.monotonic", lambda: now)
+    callback = SaveMoreOften(every_steps=None, every_minutes=10)
+    saved = []
+    for step in range(1, 13):
+        now += 250
+        control = TrainerControl()
+        callback.on_step_end(SimpleNamespace(world_size=1), TrainerState(global_step=step), control)
+        if control.should_save:
+            saved.append(step)
+            callback.on_save(None, None, control)
+    assert saved == [3, 6, 9, 12]
 
 
 def test_a_run_goes_on_with_other_batches(tokenizer, tmp_path):
@@ -382,201 +357,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tokenizer, tmp_path, monkeypatch
     assert all(torch.isfinite(p).all() for p in AutoModelForCausalLM.from_pretrained(last).parameters())
 
 
-# -- several processes
-
-
-@pytest.mark.parametrize("processes, at_once, turns", [(1, 4, 1), (2, 2, 1), (2, 1, 3), (3, 2, 2)])
-def test_lanes_stay_with_their_process(processes, at_once, turns):
-    """What accelerate does with batches that are read in order."""
-    steps, lanes = 5, processes * at_once * turns
-    order = BatchSampler(SequentialSampler(range(steps * lanes)), at_once, drop_last=False)
-    read = []
-    for process in range(processes):
-        arguments = SimpleNamespace(
-            per_device_train_batch_size=at_once,
-            world_size=processes,
-            process_index=process,
-            gradient_accumulation_steps=turns,
-            device="cpu",
-        )
-        groups = CarriedStates(lanes, arguments).groups
-        batches = list(BatchSamplerShard(order, processes, process))
-        assert len(batches) == steps * turns
-        for number, batch in enumerate(batches):
-            step, turn = divmod(number, turns)
-            assert batch == [step * lanes + lane for lane in groups[turn]]
-        read += [index for batch in batches for index in batch]
-    assert sorted(read) == list(range(steps * lanes))
-
-
-def as_one_of_two(rank, port, work):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    work()
-
-
-def on_two_processes(work):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    ranks = [in_a_process(as_one_of_two, rank, port, work) for rank in (0, 1)]
-    for process in ranks:
-        process.join(120)
-    return [process.exitcode for process in ranks]
-
-
-def test_two_processes_train_like_one(tokenizer, tmp_path):
-    one = run(tmp_path / "one", tokenizer, exact_model(), **LONG)
-    folder, changes = tmp_path / "two", {**LONG, "segments_at_once": 1}
-    assert on_two_processes(partial(run, folder, tokenizer, exact_model(), **changes)) == [0, 0]
-    two = json.loads((folder / "training.json").read_text())
-    assert two["machine"]["processes"] == 2 and two["tokens"] == one.tokens
-    assert [e["loss"] for e in two["history"] if "loss" in e] == pytest.approx(losses(one), abs=1e-6)
-    held_out = [e["validation_loss"] for e in two["history"] if "validation_loss" in e]
-    assert held_out == pytest.approx(validations(one), abs=1e-6)
-
-
-def test_a_run_on_two_processes_goes_on_on_one_and_on_two(tokenizer, tmp_path):
-    expected = run(tmp_path / "one", tokenizer, exact_model(), **LONG)
-
-    def killed_at_six():
-        _interrupt_after(6)
-        run(tmp_path / "two", tokenizer, exact_model(), **LONG)
-
-    assert on_two_processes(killed_at_six) == [-signal.SIGKILL] * 2
-    shutil.copytree(tmp_path / "two", tmp_path / "copy")
-    assert len(on_disk.saved_lanes(on_disk.last_checkpoint(tmp_path / "two"))) == 2
-    result = run(tmp_path / "two", tokenizer, exact_model(), **LONG)
-    assert losses(result) == pytest.approx(losses(expected), abs=1e-6)
-    assert on_two_processes(partial(run, tmp_path / "copy", tokenizer, exact_model(), **LONG)) == [0, 0]
-    again = json.loads((tmp_path / "copy" / "training.json").read_text())["history"]
-    assert [e["loss"] for e in again if "loss" in e] == pytest.approx(losses(expected), abs=1e-6)
-
-
-# -- processes that share the parameters
-
-
-def fsdp_settings(folder):
-    """What `accelerate launch` makes of the file in the documentation."""
-    page = (Path(__file__).parent.parent / "docs" / "training.md").read_text()
-    file = folder / "fsdp.yaml"
-    file.write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
-    arguments = launch_command_parser().parse_args(["--config_file", str(file), "script.py"])
-    environment = prepare_multi_gpu_env(_validate_launch_command(arguments)[0])
-    return {name: value for name, value in environment.items() if name.startswith(("FSDP_", "ACCELERATE_USE_FSDP"))}
-
-
-def test_the_documented_fsdp_settings_find_the_layers(tmp_path, monkeypatch):
-    for name, value in fsdp_settings(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    plugin, model = FullyShardedDataParallelPlugin(), make_model()
-    plugin.set_auto_wrap_policy(model)
-    assert plugin.fsdp_version == 2 and plugin.reshard_after_forward is True
-    wrapped = [
-        module
-        for module in model.modules()
-        if plugin.auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0)
-    ]
-    assert wrapped == list(model.model.layers)
-    check_fsdp(LaneFeeding(model, recipe(optimizer="adamw")), plugin)
-
-
-def pretend_to_have_gpus():
-    """accelerate passes over FSDP on CPUs, where torch itself does it."""
-    init = PartialState.__init__
-
-    def pretending(self, *args, **kwargs):
-        init(self, *args, **kwargs)
-        if self.distributed_type == DistributedType.MULTI_CPU:
-            self._shared_state["distributed_type"] = self.distributed_type = DistributedType.MULTI_GPU
-
-    PartialState.__init__ = pretending
-
-
-def test_fsdp_trains_like_one_process_and_goes_on_after_it_was_killed(tokenizer, tmp_path):
-    changes = {**LONG, "optimizer": "adamw", "learning_rate": 0.01}
-    expected = run(tmp_path / "one", tokenizer, exact_model(), **changes)
-    settings = fsdp_settings(tmp_path)
-
-    def work(killed):
-        os.environ |= settings
-        pretend_to_have_gpus()
-        if killed:
-            _interrupt_after(6)
-        run(tmp_path / "two", tokenizer, exact_model(), **changes)
-
-    assert on_two_processes(partial(work, True)) == [-signal.SIGKILL] * 2
-    assert on_two_processes(partial(work, False)) == [0, 0]
-    two = json.loads((tmp_path / "two" / "training.json").read_text())["history"]
-    assert [e["loss"] for e in two if "loss" in e] == pytest.approx(losses(expected), abs=1e-6)
-    assert [e["validation_loss"] for e in two if "validation_loss" in e] == pytest.approx(validations(expected))
-    a, b = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("one", "two"))
-    for x, y in zip(a.parameters(), b.parameters(), strict=True):
-        torch.testing.assert_close(x, y)
-
-
-def test_what_fsdp_cannot_do():
-    plugin = SimpleNamespace(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
-    plain, feedback = make_model(), make_model(feedback=True)
-    for model, changes, settings, message in (
-        (plain, {}, {}, "optimizer='adafactor' looks at whole parameters"),
-        (plain, {"optimizer": "adamw", "gradient_checkpointing": True}, {}, "go through the layers once for each"),
-        (feedback, {"optimizer": "adamw"}, {}, "go through the layers once for each"),
-        (plain, {"optimizer": "adamw"}, {"fsdp_version": 1}, "fsdp_version=1 is not supported"),
-        (plain, {"optimizer": "adamw"}, {"state_dict_type": "SHARDED_STATE_DICT"}, "leaves no whole model"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_fsdp(LaneFeeding(model, recipe(**changes)), SimpleNamespace(**vars(plugin) | settings))
-
-
 # -- what is refused
-
-
-def test_a_step_that_reads_little_changes_little(tokenizer, tmp_path):
-    """When documents run out, lanes stand idle; a last step of a few tokens must not count like all others."""
-    training = documents((100, 20, 20, 20), seed=3)
-    result = run(tmp_path, tokenizer, training=training, epochs=1, learning_rate=0.5)
-    rates = [entry["learning_rate"] for entry in result.history if "loss" in entry]
-    whole = [0.5 * min(1, n / 3) / math.sqrt(max(n, 3)) for n in range(1, 8)]
-    lanes = [4, 4, 1, 1, 1, 1, 1]
-    assert rates == pytest.approx([rate * reading / 4 for rate, reading in zip(whole, lanes, strict=True)])
-
-
-def test_how_often_it_is_validated_changes_nothing(tokenizer, tmp_path):
-    losses = []
-    for every in (10_000, 60):
-        history = run(tmp_path / str(every), tokenizer, evaluate_every_tokens=every).history
-        losses.append([entry["loss"] for entry in history if "loss" in entry])
-    assert losses[0] == losses[1]
-
-
-def test_texts_get_an_end_that_is_learnt(tmp_path):
-    """So that a trained model can end a text; those already in tokens stay as they are."""
-    words, text = vocabularies.byte_tokenizer(), "the sea and the ship"
-    ends = []
-    for name, document in (("text", text), ("tokens", tokenize([text], words)[0])):
-        model = make_model(vocab_size=len(words), dropout=0.0)
-        train(model, [document] * 4, ["a ship"], words, tmp_path / name, recipe(epochs=40), progress=False)
-        said = model(torch.tensor([words(text).input_ids])).logits[0, -1].argmax()
-        ends.append(int(said) == words.eos_token_id)
-    assert ends == [True, False]
-
-
-def test_saved_by_the_clock(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr("onward.training.trainer.time.monotonic", lambda: now)
-    callback = SaveMoreOften(every_steps=None, every_minutes=10)
-    saved = []
-    for step in range(1, 13):
-        now += 250
-        control = TrainerControl()
-        callback.on_step_end(SimpleNamespace(world_size=1), TrainerState(global_step=step), control)
-        if control.should_save:
-            saved.append(step)
-            callback.on_save(None, None, control)
-    assert saved == [3, 6, 9, 12]
 
 
 def test_two_runs_do_not_share_a_folder(tokenizer, tmp_path):
