@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
 import shutil
+import time
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from safetensors.torch import load_file
 from small_models import save_small_bert, save_small_gpt2
 from typer.testing import CliRunner
 
 from onward import cli
+from onward.commands import shared
+from onward.training.progress import ProgressBar
 
 WORDS = "the sea and the ship and the long way home, said the old man to the boy. "
 
@@ -25,6 +33,12 @@ def place(tmp_path_factory):
     for i in range(6):
         (texts / f"{i}.txt").write_text(WORDS * (8 + i), encoding="utf-8")
     arguments = "--carrier spans --window 24 --vectors 4 --train lora --windows-per-segment 3 --batch-size 2"
+    (folder / "latin.txt").write_bytes("größe".encode("latin-1"))
+    (folder / "notes.jsonl").write_text("".join(json.dumps({"body": WORDS * 9}) + "\n" for _ in range(4)))
+    code = folder / "code"
+    code.mkdir()
+    for i in range(4):
+        (code / f"{i}.py").write_text(f"number = {i}\n" * 40, encoding="utf-8")
     train = f"train {folder}/backbone --corpus {texts} --out {folder}/run {arguments} --max-tokens 1000 --with-controls"
     run(train)
     return folder
@@ -153,7 +167,49 @@ def test_a_killed_run_goes_on_with_the_same_losses(place, blocks):
     output = run(command)
     again = json.loads((place / "killed" / "training.json").read_text())
     assert again["history"] == whole["history"] and again["validation_loss"] == whole["validation_loss"]
-    assert "bits per token" in output and output.splitlines()[-1] in run(command)  # which only loads it
+    assert f"going on from {checkpoints[-2].name}\n" in output
+    loaded = run(command)
+    assert "had already finished" in loaded and "had already finished" not in output
+    assert output.splitlines()[-1] in loaded
+
+
+def test_what_is_trained_is_said_before_and_how_good_it_is_after(place):
+    options = "--max-tokens 600 --evaluate-every 100 --learning-rate 50"
+    output = run(f"train Rec:fixed:skip --corpus {place}/texts {TINY} {options} --out {place}/said")
+    first, facts, steps, *between, last = output.splitlines()
+    assert first == f"Rec:fixed:skip, into {place}/said"
+    assert re.fullmatch(r"[\d,]{5,} parameters, 4 training documents with [\d,]+ tokens", facts)
+    result = json.loads((place / "said" / "training.json").read_text())
+    assert re.fullmatch(rf"{result['steps']} steps of about 2\d\d tokens, starting anew", steps)
+    assert all(re.search(r"loss \d+\.\d{3} nats/token, validation \d+\.\d{3} nats/token,", line) for line in between)
+    nats = result["best_validation_loss"]
+    assert result["best_validation_loss"] < result["validation_loss"]
+    assert f"best validation loss {nats:.4f} nats/token ({nats / 0.6931471805599453:.4f} bits/token), after" in last
+    assert f"step {result['best_step']} of {result['steps']}" in last and last.endswith(f"saved in {place}/said")
+
+
+def test_a_bar_in_eighty_columns_is_whole():
+    screen = io.StringIO()
+    bar = ProgressBar(90_000_000, Console(file=screen, force_terminal=True, width=80, legacy_windows=False))
+    state = SimpleNamespace(num_input_tokens_seen=0, global_step=0, max_steps=1000, is_world_process_zero=True)
+    model = SimpleNamespace(num_parameters=lambda only_trainable=False: 1000)
+    documents = SimpleNamespace(dataset=SimpleNamespace(documents=["some tokens"]))
+    bar.on_train_begin(None, state, None, model=model, train_dataloader=documents)
+    state.num_input_tokens_seen, state.global_step, bar.started = 30_000_000, 333, time.monotonic() - 100
+    bar.on_log(None, state, None, {"loss": 12.34567})
+    bar.on_evaluate(None, state, None, {"eval_loss": 5.66104})
+    bar.on_prediction_step(None, state, None)  # "validating" is the longest word before the bar
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(bar.bar.get_renderable())
+    bar.close()
+    pattern = r"validating [━╸╺ ]{10,} 33% +[-\d]+:[-\d]+:[-\d]+ left, [\d,]{7} tokens/s, loss 12\.346 nats/token *"
+    assert re.fullmatch(pattern, shown.getvalue().strip())
+    assert "step 333/1000, validation 5.661 nats/token" in screen.getvalue()
+
+
+def test_names_are_shown_as_they_are():
+    shown = shared.console.render_str("Rec:fixed:skip is in [red]/a:smile:b")
+    assert shown.plain == "Rec:fixed:skip is in [red]/a:smile:b" and not shown.spans
 
 
 def test_train_a_model_further(place, blocks, monkeypatch, capsys):
@@ -179,6 +235,37 @@ def test_train_with_a_vocabulary_of_the_corpus(place):
     config = json.loads((place / "with-bpe" / "config.json").read_text())
     assert 257 < config["vocab_size"] == tokens <= 280
     assert (config["gate"], config["gate_configuration"], config["feedback"]) == ("lstm", "dual", True)
+
+
+def test_a_vocabulary_is_not_overwritten(place, monkeypatch, capsys):
+    command = f"vocabulary --corpus {place}/texts --size 270 --out {place}/once"
+    run(command)
+    before = (place / "once" / "tokenizer.json").read_bytes()
+    message = error_of(command.replace("270", "260"), monkeypatch, capsys)
+    assert f"--out {place}/once holds a vocabulary already: choose another folder" in message
+    assert (place / "once" / "tokenizer.json").read_bytes() == before
+
+
+def test_train_on_code_and_on_a_field(place):
+    run(f"train Rec:fixed:skip --corpus {place}/code --pattern *.py {TINY} --max-tokens 300 --out {place}/coder")
+    run(f"evaluate {place}/coder --corpus {place}/code --pattern *.py --max-tokens 50 --out {place}/coder-eval")
+    assert (place / "coder-eval" / "results.json").is_file()
+    run(f"vocabulary --corpus {place}/notes.jsonl --field body --size 260 --out {place}/of-notes")
+    run(f"embed {place}/encoder {place}/notes.jsonl --field body --window 32 --out {place}/n.safetensors")
+    assert "notes.jsonl:3.document" in load_file(place / "n.safetensors")
+
+
+def test_more_lanes_than_documents(place, monkeypatch, capsys):
+    sizes = TINY.replace("--batch-size 2", "--tokens-per-step 1280")
+    message = error_of(f"train Rec:fixed:skip --corpus {place}/texts {sizes} --out {place}/wide", monkeypatch, capsys)
+    assert message.startswith("10 lanes, the rows of a step, are too many: 2 of them would stand idle")
+    assert message.endswith("use --batch-size 8 or less (instead of --tokens-per-step), or more --epochs")
+
+
+def test_a_place_that_cannot_be_written_is_found_at_once(place, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    message = error_of(f"evaluate no-such-model --out {place}/new/results", monkeypatch, capsys)
+    assert message.startswith(f"--out {place}/new/results: {place} may not be written to")
 
 
 def test_evaluate_blocks(place, blocks):
@@ -228,7 +315,9 @@ def test_inspect_blocks(place, blocks):
         ("--set hidden_sise=64", "did you mean 'hidden_size'?"),
         ("--set gate=both", "gate='both' is not known"),
         ("--set vocab_size=100", "--set vocab_size=100 is smaller than the tokenizer's 257 ids"),
-        ("--optimizer sgd", "optimizer='sgd' is not known"),
+        ("--optimizer sgd", "--optimizer 'sgd' is not known"),
+        ("--evaluate-every 0", "--evaluate-every 0: it must be"),
+        ("--pattern *.md", "holds no *.md files: put some there, or choose others with --pattern '*.ending'"),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(place, options, message, monkeypatch, capsys):
@@ -248,12 +337,34 @@ def test_what_cannot_be_trained_is_one_sentence(place, options, message, monkeyp
         ("train Slide:12L --corpus PLACE/blank --tokenizer bytes", "is empty: remove it, or put text into it"),
         ("train Slide:12L --corpus PLACE/nothing-there --tokenizer bytes", "no file or folder"),
         ("evaluate Rec:fixed:skip", "Rec:fixed:skip is a preset, not a trained model"),
+        ("evaluate PLACE/blocks --batch-size 0", "--batch-size 0: read at least 1 document at a time"),
         ("evaluate PLACE/blocks --overlap 3", "--overlap is for window-recurrent models"),
         ("generate PLACE/blocks --prompt hello --window 8", "windows of its own, of 16 tokens: leave --window out"),
         ("embed PLACE/blocks PLACE/texts/0.txt", "is block-recurrent"),
         ("inspect PLACE/blocks --max-tokens 9", "give one with --text"),
         ("inspect PLACE/blocks --text PLACE/texts/0.txt --max-tokens 9", "9 tokens have no second block"),
-        ("vocabulary --corpus PLACE/texts --size 100", "size=100"),
+        ("vocabulary --corpus PLACE/texts --size 100 --out PLACE/small", "--size 100: the bytes"),
+        ("evaluate PLACE/blocks --corpus PLACE/texts --out PLACE/latin.txt", "is a file, and results go into"),
+        ("train Slide:12L --tokenizer bytes --out PLACE/latin.txt/run", "latin.txt is a file, not a folder"),
+        ("vocabulary --out PLACE/latin.txt", "latin.txt is a file, and results go into a folder"),
+        ("demo --out PLACE/latin.txt", "latin.txt is a file, and results go into a folder"),
+        ("embed PLACE/run PLACE/texts/0.txt --out PLACE/texts", "texts is a folder, and vectors go into a file"),
+        ("evaluate PLACE/blocks --corpus PLACE/code", "choose others with --pattern '*.ending'"),
+        ("evaluate PLACE/blocks --corpus PLACE/notes.jsonl", "holds the text with --field"),
+        ("evaluate PLACE/blocks --corpus PLACE/notes.jsonl --pattern *.py", "--pattern *.py chooses files of a folder"),
+        ("evaluate PLACE/blocks --pattern *.py", "corpus 'shakespeare' has no --pattern: leave it out"),
+        ("vocabulary --corpus pg19 --out PLACE/small", "or pg19:FOLDER and wikitext-103:FOLDER"),
+        ("generate PLACE/blocks --prompt a --prompt-file PLACE/texts/0.txt", "give one of them"),
+        ("generate PLACE/blocks --prompt-file PLACE/none.txt", "none.txt: there is no such file; check the path"),
+        ("generate PLACE/blocks --prompt-file PLACE/texts", "texts is a folder: give a text file"),
+        ("generate PLACE/blocks --prompt-file PLACE/latin.txt", "is not text in UTF-8: byte 0xf6 at position 2"),
+        ("inspect PLACE/blocks --text PLACE/latin.txt", "--text"),
+        ("generate PLACE/blocks --prompt a --temperature 0", "--temperature 0.0: it must be above 0; --no-sample"),
+        ("generate PLACE/blocks --prompt a --temperature -1", "--temperature -1.0: it must be above 0"),
+        ("generate PLACE/blocks --prompt a --temperature nan", "--temperature nan: it must be above 0"),
+        ("generate PLACE/blocks --prompt a --top-p 1.5", "--top-p 1.5: it must be above 0 and at most 1"),
+        ("generate PLACE/blocks --prompt a --top-p 0", "--top-p 0.0: it must be above 0 and at most 1"),
+        ("generate PLACE/blocks --prompt a --tokens 0", "--tokens 0: write at least 1"),
     ],
 )
 def test_other_mistakes_are_one_sentence(place, blocks, line, message, monkeypatch, capsys):

@@ -344,3 +344,16 @@ def test_all_installed_packages():
     found = load_corpus("installed-code")
     folders = names(found.validation) + names(found.test)
     assert len(found.train) > 10 and folders == sorted(folders)
+
+
+def test_a_folder_of_code(tmp_path):
+    """Blank files and a folder of tests are in every package."""
+    files = {"a.py": "x = 1", "b/c.py": "y = 2", "__init__.py": "", "b/__init__.py": "\n", "test/d.py": "z"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert [d.text for d in load_documents(tmp_path, pattern="**/*.py")] == ["x = 1", "y = 2", "z"]
+    assert load_corpus(str(tmp_path), pattern="**/*.py").train
+    (tmp_path / "a.py").write_text("")
+    with pytest.raises(CorpusError, match="is empty"):
+        load_documents(tmp_path, pattern="*.py")

@@ -552,9 +552,12 @@ def test_recipes_that_make_no_sense():
 def test_a_line_now_and_then_where_there_is_no_terminal(tokenizer, tmp_path, capsys):
     run(tmp_path, tokenizer, None, {"max_tokens": 300}, progress=True)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2  # one per validation
-    pattern = r"step 4/7, 192 tokens, [\d,]+ tokens/s, loss \d\.\d{4}, validation \d\.\d{4}, 0:0\d:\d\d left"
-    assert re.fullmatch(pattern, lines[0])
+    assert len(lines) == 4  # what is done, and one per validation
+    pattern = (
+        r"step 4/7, 192 tokens, [\d,]+ tokens/s, loss \d\.\d{3} nats/token, validation \d\.\d{3} nats/token, "
+        r"0:0\d:\d\d left"
+    )
+    assert re.fullmatch(pattern, lines[2])
 
 
 def test_a_bar_in_a_terminal(tokenizer, tmp_path, monkeypatch):
@@ -564,7 +567,8 @@ def test_a_bar_in_a_terminal(tokenizer, tmp_path, monkeypatch):
     run(tmp_path, tokenizer, None, {"max_tokens": 100}, progress=True)
     shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
     assert "training" in shown and "100%" in shown and "left" in shown
-    assert re.search(r"[\d,]+ tokens/s, loss \d\.\d+, validation \d\.\d+", shown)
+    assert re.search(r"[\d,]+ tokens/s, loss \d\.\d+ nats/token", shown)
+    assert re.search(r"validation \d\.\d+ nats/token", shown)
 
 
 def test_tensorboard(tokenizer, tmp_path):

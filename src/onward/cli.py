@@ -37,7 +37,7 @@ def main() -> None:
     except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, ImportError) as error:
         if os.environ.get("ONWARD_TRACEBACK"):
             raise
-        Console(stderr=True).print(f"onward: {error}", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True, emoji=False).print(f"onward: {error}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(1) from None
 
 

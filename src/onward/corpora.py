@@ -209,7 +209,7 @@ def _from_splits(name: str, splits: Mapping[str, Sequence[Document]]) -> Corpus:
 
 def _local_corpus(path: Path, field: str = "text", pattern: str | None = None) -> Corpus:
     folders = {split: path / split for split in SPLITS if (path / split).is_dir()}
-    if folders:
+    if folders and not (pattern and "train" not in folders):  # a folder of code may have one named "test"
         return _from_splits(str(path), {s: load_documents(f, field, pattern) for s, f in folders.items()})
     return split_documents(str(path), load_documents(path, field, pattern))
 
@@ -217,8 +217,8 @@ def _local_corpus(path: Path, field: str = "text", pattern: str | None = None) -
 def load_documents(path: str | Path, field: str = "text", pattern: str | None = None) -> Sequence[Document]:
     """All documents of one file or folder, without a split, sorted by file name.
 
-    `pattern` (such as "*.tex") chooses the files of a folder; without it, they are .txt, or .jsonl and
-    .jsonl.gz. `field` is the JSON field that holds the text.
+    `pattern` (such as "*.tex", or "**/*.py" for all folders within) chooses the files of a folder, blank ones left
+    out; without it, they are .txt, or .jsonl and .jsonl.gz. `field` is the JSON field that holds the text.
     """
     path = Path(path).expanduser()
     if not path.exists():
@@ -240,10 +240,14 @@ def load_documents(path: str | Path, field: str = "text", pattern: str | None = 
             f"folder {str(path)!r} holds no {pattern or '.txt, .jsonl or .jsonl.gz'} files: "
             "put some there, or choose others with pattern='*.ending'"
         )
-    for file in text_files:
-        if file.stat().st_size == 0:  # found now rather than in the middle of a run
-            raise CorpusError(f"{file} is empty: remove it, or put text into it")
-    return LazyDocuments(text_files, _text_document)
+    blank = [file for file in text_files if _is_blank(file)]  # found now rather than in the middle of a run
+    if blank and (not pattern or len(blank) == len(text_files)):
+        raise CorpusError(f"{blank[0]} is empty: remove it, or put text into it")
+    return LazyDocuments([file for file in text_files if file not in set(blank)], _text_document)
+
+
+def _is_blank(path: Path) -> bool:
+    return path.stat().st_size < 1000 and not path.read_bytes().strip()
 
 
 def _is_json_lines(path: Path) -> bool:

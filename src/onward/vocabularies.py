@@ -57,7 +57,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         return byte_tokenizer()
     folder = Path(source_of(name)).expanduser()
     if name and folder.is_dir():
-        if not any(folder.glob("tokenizer*")) and not any(folder.glob("vocab*")):
+        if not holds_tokenizer(folder):
             raise FileNotFoundError(f"folder {name!r} holds no tokenizer: save_pretrained one there")
         return AutoTokenizer.from_pretrained(folder)
     choices = f"use 'bytes', a folder that holds a tokenizer, {', '.join(map(repr, PACKAGED))}, or a name on the Hub"
@@ -73,6 +73,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             f"there is no folder {name!r}, no such tokenizer is in the local cache, and the Hugging Face Hub cannot be "
             f"reached: connect to the network, or {choices}"
         ) from None
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    return any(folder.glob("tokenizer*")) or any(folder.glob("vocab*"))
 
 
 # --- training --------------------------------------------------------------------------------------

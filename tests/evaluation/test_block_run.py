@@ -9,6 +9,7 @@ from rich.console import Console
 
 from onward.corpora import Document
 from onward.evaluation import evaluate, measure, paired_difference
+from onward.evaluation.perplexity import Measures
 from onward.evaluation.plots import by_distance
 from onward.evaluation.report import BLOCK_COLUMNS, BLOCKS, markdown, plot_by_distance, table
 from onward.streams import tokenize
@@ -66,6 +67,14 @@ def test_the_table_fits_a_terminal(rows, capsys):
     shown = capsys.readouterr().out
     assert "…" not in shown and all(word in shown for word in ("recurrent", "swapped", "ablated", "word"))
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_large_perplexities_do_not_squeeze_the_table(rows, capsys, monkeypatch):
+    monkeypatch.setattr(Measures, "word_perplexity", 1437562094287.11)
+    Console(width=80).print(table(rows[1], "blocks of 8 tokens", BLOCKS))
+    shown = capsys.readouterr().out
+    assert "…" not in shown and shown.count("1.4e+12") == 3
+    assert "1437562094287" not in markdown(rows[1], BLOCKS)
 
 
 def test_the_picture_has_loss_by_distance(rows):

@@ -139,6 +139,12 @@ def test_wrong_controls_are_refused(tokenizer, documents):
         evaluate(recurrent(), documents, tokenizer=tokenizer, overlaps=[10])
 
 
+def test_a_file_for_results_is_refused_at_once(tokenizer, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="notes.txt' is a file, and results go into a folder"):
+        evaluate(recurrent(), [None], tokenizer=tokenizer, out=tmp_path / "notes.txt", progress=False)
+
+
 # --- reports ---------------------------------------------------------------------------------------
 
 

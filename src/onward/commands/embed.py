@@ -7,13 +7,28 @@ from typing import Annotated, Any
 
 import typer
 
-from .shared import Model, console, is_block_folder, is_preset, on_device
+from .shared import (
+    Field,
+    Model,
+    Pattern,
+    console,
+    documents_in,
+    is_block_folder,
+    is_preset,
+    on_device,
+    say,
+    usable_file,
+)
 
 
 def embed(
     model: Model,
     files: Annotated[list[Path], typer.Argument(help="Text files, one document each.")],
-    out: Annotated[Path, typer.Option(help="Where the vectors go.")] = Path("runs/embeddings.safetensors"),
+    out: Annotated[Path, typer.Option(help="The file that vectors go into.", callback=usable_file)] = Path(
+        "runs/embeddings.safetensors"
+    ),
+    pattern: Pattern = None,
+    field: Field = None,
     window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
     overlap: Annotated[int, typer.Option(help="For a plain backbone: tokens seen twice.")] = 0,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also a vector for each token.")] = False,
@@ -24,7 +39,6 @@ def embed(
     from transformers import AutoConfig, AutoModel
 
     from .. import add_recurrence
-    from ..corpora import load_documents
     from ..models.window_recurrent import MODELS, WindowRecurrenceConfig, WindowRecurrentModel
     from ..pretrained import load_backbone
 
@@ -45,7 +59,7 @@ def embed(
 
     with torch.no_grad():
         for file in track(files, "documents", console=console):
-            for document in load_documents(file):
+            for document in documents_in(file, pattern, field):
                 if f"{document.name}.document" in vectors:
                     raise ValueError(f"two documents are called {document.name!r}: embed them into different files")
                 ids = tokenizer(document.text, return_tensors="pt").input_ids.to(reader.device)
@@ -55,4 +69,4 @@ def embed(
                     vectors[f"{document.name}.tokens"] = result.tokens[0].contiguous()
     out.parent.mkdir(parents=True, exist_ok=True)
     save_file(vectors, out)
-    console.print(f"{len(vectors)} tensors are in {out}")
+    say(f"{len(vectors)} tensors are in {out}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .shared import CorpusName, Model, Out, console, load_model
+from .shared import CorpusName, Field, Model, Out, Pattern, load_model, load_texts, say
 
 
 class Split(StrEnum):
@@ -20,6 +20,8 @@ class Split(StrEnum):
 def evaluate(
     model: Model,
     corpus: CorpusName = "shakespeare",
+    pattern: Pattern = None,
+    field: Field = None,
     overlap: Annotated[
         list[int] | None, typer.Option(help="Of window-recurrent models: one or more, as --overlap 0 5 10.")
     ] = None,
@@ -34,19 +36,20 @@ def evaluate(
     These are plain windows, a constant for a memory, and memories swapped between documents; for block-recurrent
     models states swapped, and states ablated.
     """
-    from ..corpora import load_corpus
     from ..evaluation.run import evaluate as run
     from ..streams import tokenize
 
-    loaded, tokenizer = load_model(model, window)
-    options = options_of(loaded, model, overlap)
-    texts = load_corpus(corpus)
     if max_tokens is not None and max_tokens < 2:
         raise ValueError(f"--max-tokens {max_tokens}: at least 2 are needed, one to read and one to predict")
+    if batch_size < 1:
+        raise ValueError(f"--batch-size {batch_size}: read at least 1 document at a time")
+    loaded, tokenizer = load_model(model, window)
+    options = options_of(loaded, model, overlap)
+    texts = load_texts(corpus, pattern, field)
     limit = max_tokens or (texts.validation_tokens if split is Split.validation else None)
     documents = tokenize(getattr(texts, split.value), tokenizer, limit)
     run(loaded, documents, tokenizer=tokenizer, batch_size=batch_size, out=out, **options)
-    console.print(f"table, figures and results.json are in {out}")
+    say(f"table, figures and results.json are in {out}")
 
 
 def options_of(loaded: Any, name: str, overlap: list[int] | None) -> dict[str, Any]:

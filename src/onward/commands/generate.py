@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .shared import Model, load_model
+from .shared import Model, load_model, read_text
 
 
 def generate(
@@ -17,8 +18,8 @@ def generate(
     tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
     window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
     sample: Annotated[bool, typer.Option(help="Draw tokens at random instead of the likeliest.")] = True,
-    temperature: float = 0.8,
-    top_p: float = 0.95,
+    temperature: Annotated[float, typer.Option(help="Above 0; below 1 the likely tokens become likelier.")] = 0.8,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that together have this share.")] = 0.95,
     endless: Annotated[bool, typer.Option("--endless", help="Do not stop at the model's end of text.")] = False,
     seed: int = 0,
 ) -> None:
@@ -26,13 +27,21 @@ def generate(
     import torch
     from transformers import TextStreamer
 
-    text = prompt_file.read_text(encoding="utf-8") if prompt_file else prompt
+    if prompt is not None and prompt_file is not None:
+        raise ValueError("--prompt and --prompt-file both say what to go on from: give one of them")
+    text = prompt if prompt_file is None else read_text(prompt_file, "--prompt-file")
     if not text or not text.strip():
         raise ValueError("there is nothing to go on from: give --prompt TEXT or --prompt-file FILE")
+    if tokens < 1:
+        raise ValueError(f"--tokens {tokens}: write at least 1")
+    if sample and not 0 < temperature < math.inf:
+        raise ValueError(
+            f"--temperature {temperature}: it must be above 0; --no-sample takes the likeliest token each time"
+        )
+    if sample and not 0 < top_p <= 1:
+        raise ValueError(f"--top-p {top_p}: it must be above 0 and at most 1, which draws from all tokens")
     loaded, tokenizer = load_model(model, window)
     torch.manual_seed(seed)
-    if sample and temperature <= 0:
-        raise ValueError(f"--temperature {temperature} draws nothing: use --no-sample for the likeliest tokens")
     options: dict[str, Any] = {"do_sample": sample} | ({"eos_token_id": -1} if endless else {})
     if sample:
         options |= {"temperature": temperature, "top_p": top_p}

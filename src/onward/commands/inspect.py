@@ -10,7 +10,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from .shared import Model, console, load_model
+from .shared import Model, console, load_model, read_text, say
 
 if TYPE_CHECKING:
     from ..inspection import Diagnostics
@@ -27,8 +27,9 @@ def inspect(
 
     loaded, tokenizer = load_model(model, window)
     table = Table(show_header=False, box=None)
+    table.add_column(style="bold")
     for name, value in facts(loaded).items():
-        table.add_row(f"[bold]{name}[/bold]", value)
+        table.add_row(name, value)
     console.print(table)
     if text is not None:
         show_text(loaded, tokenizer, text, max_tokens)
@@ -42,7 +43,7 @@ def show_text(model: Any, tokenizer: Any, file: Path, max_tokens: int | None) ->
     from ..inspection import diagnose, memory_attention
     from ..streams import tokenize
 
-    document = tokenize([Document(file.name, file.read_text(encoding="utf-8"))], tokenizer, max_tokens)[0]
+    document = tokenize([Document(file.name, read_text(file, "--text"))], tokenizer, max_tokens)[0]
     if isinstance(model, BlockRecurrentForCausalLM):
         with console.status("reading"):
             found = diagnose(model, document)
@@ -51,7 +52,7 @@ def show_text(model: Any, tokenizer: Any, file: Path, max_tokens: int | None) ->
         return
     shares = memory_attention(model, document.ids.long()[None].to(model.device))
     listed = ", ".join(f"{layer}: {100 * share:.0f} %" for layer, share in shares.items())
-    console.print(f"attention that goes to the memory in the second window, by layer: {listed or 'none'}")
+    say(f"attention that goes to the memory in the second window, by layer: {listed or 'none'}")
 
 
 # --- block-recurrent models ------------------------------------------------------------------------
@@ -75,9 +76,11 @@ def new_table(title: str, *columns: str, words: int = 1) -> Table:
 
 
 def losses(found: Diagnostics) -> Table:
+    from ..evaluation.report import short
+
     table = new_table("The text", "states", "bits/token", "bits/byte", "word perplexity")
     for memory, measures in found.losses.items():
-        values = (f"{measures.bits_per_token:.4f}", f"{measures.bits_per_byte:.4f}", f"{measures.word_perplexity:.2f}")
+        values = (f"{measures.bits_per_token:.4f}", f"{measures.bits_per_byte:.4f}", short(measures.word_perplexity))
         table.add_row({"true": "as carried"}.get(memory, memory), *values)
     return table
 

@@ -1,22 +1,128 @@
-"""What verbs have in common: their first arguments, and how a model is found by its name."""
+"""What verbs have in common: their first arguments, and how models and texts are found by their names."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-console = Console()
+console = Console(markup=False, highlight=False, emoji=False)  # names such as Rec:fixed:skip are shown as they are
+
+
+def say(text: str) -> None:
+    """A line, left whole so that a path in it can be copied."""
+    console.print(text, soft_wrap=True)
+
+
+# --- options ---------------------------------------------------------------------------------------
+
+
+def usable_folder(out: Path) -> Path:
+    """Known before anything long runs, rather than when there are results to lose."""
+    out = out.expanduser()
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file, and results go into a folder: choose another name")
+    check_place(out)
+    return out
+
+
+def usable_file(out: Path) -> Path:
+    out = out.expanduser()
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a folder, and vectors go into a file: name one, as {out}/vectors.safetensors")
+    check_place(out)
+    return out
+
+
+def check_place(out: Path) -> None:
+    there = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if there != out and not there.is_dir():
+        raise ValueError(f"--out {out}: {there} is a file, not a folder; choose another place")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--out {out}: {there} may not be written to; choose another place, or change its permissions")
+
 
 Model = Annotated[str, typer.Argument(help="A folder, a Hub name, or a packaged one: smollm2-135m, minilm-l6.")]
 CorpusName = Annotated[
     str, typer.Option("--corpus", help="shakespeare, pg19, wikitext-103, installed-code, hub:NAME, or a path.")
 ]
-Out = Annotated[Path, typer.Option("--out", help="The folder that results go into.")]
+Pattern = Annotated[
+    str | None, typer.Option("--pattern", help="Of a folder: its files, as '*.py', or '**/*.py' with sub-folders.")
+]
+Field = Annotated[str | None, typer.Option("--field", help="Of .jsonl or hub:NAME: what holds the text (text).")]
+Out = Annotated[Path, typer.Option("--out", help="The folder that results go into.", callback=usable_folder)]
+
+
+# --- texts -----------------------------------------------------------------------------------------
+
+OF_CORPORA = {
+    r"\b(pattern|field)=": r"--\1 ",
+    r"has no option '(\w+)': it knows .*": r"has no --\1: leave it out",
+    r"source= for pg19 and wikitext-103": "pg19:FOLDER and wikitext-103:FOLDER",
+}
+
+
+def load_texts(corpus: str, pattern: str | None = None, field: str | None = None) -> Any:
+    from ..corpora import load_corpus
+
+    refuse_pattern_of_file(corpus, pattern)
+    options = {"pattern": pattern, "field": field}
+    with worded(OF_CORPORA):
+        return load_corpus(corpus, **{name: value for name, value in options.items() if value is not None})
+
+
+def documents_in(path: Path, pattern: str | None = None, field: str | None = None) -> Any:
+    from ..corpora import load_documents
+
+    refuse_pattern_of_file(str(path), pattern)
+    with worded(OF_CORPORA):
+        return load_documents(path, field or "text", pattern)
+
+
+def refuse_pattern_of_file(name: str, pattern: str | None) -> None:
+    if pattern is not None and Path(name).expanduser().is_file():
+        raise ValueError(f"--pattern {pattern} chooses files of a folder, and {name} is a file: leave it out")
+
+
+def read_text(file: Path, option: str) -> str:
+    file = file.expanduser()
+    if file.is_dir():
+        raise ValueError(f"{option} {file} is a folder: give a text file")
+    if not file.exists():
+        raise ValueError(f"{option} {file}: there is no such file; check the path")
+    data = file.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{option} {file} is not text in UTF-8: byte {data[error.start]:#04x} at position {error.start}; give a "
+            "text file, or save it as UTF-8 (iconv -f OLD -t UTF-8)"
+        ) from None
+
+
+@contextmanager
+def worded(replacements: Mapping[str, str]) -> Iterator[None]:
+    """What Python calls `pattern='*.py'` is here `--pattern '*.py'`: errors are told in words of the command line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if len(error.args) == 1:
+            text = str(error)
+            for pattern, words in replacements.items():
+                text = re.sub(pattern, words, text)
+            error.args = (text.strip(),)
+        raise
+
+
+# --- models ----------------------------------------------------------------------------------------
 
 
 def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[Any, Any]:

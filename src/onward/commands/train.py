@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .shared import CorpusName, Out, is_block_folder, is_preset
+from .shared import CorpusName, Field, Out, Pattern, is_block_folder, is_preset, say, worded
 
 
 class Trained(StrEnum):
@@ -51,6 +52,8 @@ Source = Annotated[
 def train(
     model: Source,
     corpus: CorpusName = "shakespeare",
+    pattern: Pattern = None,
+    field: Field = None,
     out: Out = Path("runs/train"),
     window: Annotated[int | None, typer.Option(help="Tokens seen at once (300; 512).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Segments or lanes in a step of all processes (8).")] = None,
@@ -145,21 +148,45 @@ RECIPE = {
 }
 
 
-def recipe_fields(given: dict[str, Any]) -> dict[str, Any]:
+OF_RECIPES = {
+    rf"\b{field}=": f"--{name.replace('_', '-')} " for name, field in RECIPE.items() if name != "trained"
+} | {
+    r"lanes=(\d+): (\d+) of them": r"\1 lanes, the rows of a step, are too many: \2 of them",
+    r"use at most (\d+) lanes, or more epochs": r"use --batch-size \1 or less (instead of --tokens-per-step), or more "
+    r"--epochs",
+}
+
+
+def recipe_of(kind: str, given: dict[str, Any]) -> Any:
+    from ..training import TrainingRecipe
+
     values = {field: given[name] for name, field in RECIPE.items() if name in given}
-    return {field: str(value) if isinstance(value, Trained) else value for field, value in values.items()}
+    with worded(OF_RECIPES):
+        return TrainingRecipe.preset(kind, **{k: str(v) if isinstance(v, Trained) else v for k, v in values.items()})
 
 
-def run(model: Any, texts: Any, tokenizer: Any, folder: Path, recipe: Any, given: dict[str, Any]) -> Any:
+def run(name: str, model: Any, texts: Any, tokenizer: Any, folder: Path, recipe: Any, given: dict[str, Any]) -> None:
+    """Trains, and says what is trained, whether it had been before, and how good it is."""
     from ..streams import tokenize
     from ..training import train as run
+    from ..training.record import RESULT
 
-    return run(
-        model,
-        tokenize(texts.train, tokenizer),
-        tokenize(texts.validation, tokenizer, texts.validation_tokens),
-        tokenizer,
-        folder,
-        recipe,
-        report_to="tensorboard" if given["tensorboard"] else "none",
+    say(f"{name}, into {folder}")
+    had_ended = (folder / RESULT).is_file()
+    with worded(OF_RECIPES):
+        result = run(
+            model,
+            texts.train,
+            tokenize(texts.validation, tokenizer, texts.validation_tokens),
+            tokenizer,
+            folder,
+            recipe,
+            report_to="tensorboard" if given["tensorboard"] else "none",
+        )
+    if had_ended:
+        say("this run had already finished, and was only loaded: for another choose another --out")
+    best = result.best_validation_loss
+    say(
+        f"{name}: best validation loss {best:.4f} nats/token ({best / math.log(2):.4f} bits/token), after step "
+        f"{result.best_step} of {result.steps}; that model is saved in {folder}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -11,17 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .shared import console, is_preset
-from .train import recipe_fields, run
+from .shared import is_preset, load_texts
+from .train import recipe_of, run
 
 
 def train_blocks(given: dict[str, Any]) -> None:
     from transformers import set_seed
 
-    from ..corpora import load_corpus
-    from ..training import TrainingRecipe
-
-    recipe = TrainingRecipe.preset("block-recurrent", **recipe_fields(given))
+    recipe = recipe_of("block-recurrent", given)
     settings = parse_settings(given.get("settings", ()))
     if "window" in given:
         if "window" in settings:
@@ -29,11 +25,9 @@ def train_blocks(given: dict[str, Any]) -> None:
         settings["window"] = given["window"]
     plan = new_model if is_preset(given["model"]) else model_to_train_on
     make, tokenizer = plan(given, settings)
-    texts = load_corpus(given["corpus"])
+    texts = load_texts(given["corpus"], given.get("pattern"), given.get("field"))
     set_seed(given["seed"])  # a new model starts from random numbers
-    result = run(make(), texts, tokenizer, given["out"], recipe, given)
-    bits = result.best_validation_loss / math.log(2)
-    console.print(f"{given['model']}: validation loss {bits:.4f} bits per token, saved in {given['out']}")
+    run(given["model"], make(), texts, tokenizer, given["out"], recipe, given)
 
 
 def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[[], Any], Any]:

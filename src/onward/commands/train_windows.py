@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from .shared import console, refuse_encoder
-from .train import Trained, recipe_fields, run
+from .shared import load_texts, refuse_encoder
+from .train import Trained, recipe_of, run
 
 
 def train_windows(given: dict[str, Any]) -> None:
     from transformers import set_seed
 
     from .. import WindowRecurrenceConfig, add_recurrence
-    from ..corpora import load_corpus
     from ..pretrained import load_backbone
-    from ..training import TrainingRecipe
 
     names = ("carrier", "window", "overlap", "vectors", "residual")
     fields = {name: given[name] for name in names if name in given}
@@ -22,8 +20,8 @@ def train_windows(given: dict[str, Any]) -> None:
     refuse_encoder(given["model"])
     if given.get("trained") is Trained.lora:
         given.setdefault("learning_rate", 5e-4)  # adapters start from nothing, and need more than weights
-    recipe = TrainingRecipe(**recipe_fields(given))
-    texts, out = load_corpus(given["corpus"]), given["out"]
+    recipe = recipe_of("window-recurrent", given)
+    texts, out = load_texts(given["corpus"], given.get("pattern"), given.get("field")), given["out"]
     jobs = {out: config}
     if given.get("with_controls") and config.carrier not in ("constant", "none"):
         jobs[out / "constant"] = config.with_carrier("constant")
@@ -32,8 +30,8 @@ def train_windows(given: dict[str, Any]) -> None:
     for folder, settings in jobs.items():
         model, tokenizer = load_backbone(given["model"])
         set_seed(given["seed"])  # a carrier starts from random numbers
-        result = run(add_recurrence(model, settings), texts, tokenizer, folder, recipe, given)
-        console.print(f"{settings.carrier}: validation loss {result.best_validation_loss:.4f}, saved in {folder}")
+        name = f"{given['model']} with the carrier {settings.carrier}"
+        run(name, add_recurrence(model, settings), texts, tokenizer, folder, recipe, given)
 
 
 def layers(text: str | None) -> Any:

@@ -97,6 +97,11 @@ def _of_cost(get: Callable[[Any], float], form: str) -> Callable[[Row], str]:
     return lambda row: "" if row.cost is None else format(get(row.cost), form)
 
 
+def short(perplexity: float) -> str:
+    """Of models that know little, perplexities have a dozen digits, which mean nothing and squeeze the table."""
+    return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1e}"
+
+
 def _gain(row: Row, unit: float = 1.0) -> str:
     if row.gain is None:
         return ""
@@ -112,7 +117,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "model": lambda row: row.variant,
     "window": lambda row: str(row.window),
     "overlap": lambda row: str(row.overlap),
-    "word perplexity": _of_measures(lambda m: m.word_perplexity, ".2f"),
+    "word perplexity": lambda row: "" if row.measures is None else short(row.measures.word_perplexity),
     "token perplexity": _of_measures(lambda m: m.token_perplexity, ".3f"),
     "bits/byte": _of_measures(lambda m: m.bits_per_byte, ".4f"),
     "gain over plain, nats/token": _gain,
@@ -221,7 +226,7 @@ def markdown(rows: Sequence[Row], look: Look = WINDOWS) -> str:
 
 def write(rows: Sequence[Row], folder: str | Path, look: Look = WINDOWS, **facts: Any) -> None:
     """Writes table.md, results.json and the plots. `facts` go into results.json, beside `circumstances`."""
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown(rows, look), encoding="utf-8")
     results = {**circumstances(), **facts, "rows": [row.as_dict() for row in rows]}

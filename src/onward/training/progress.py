@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence, Sized
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
@@ -30,7 +31,10 @@ class Stopwatch(TrainerCallback, ExportableState):
 
 
 class ProgressBar(TrainerCallback):
-    """A bar in a terminal; elsewhere a line every so often. Counts tokens, since steps differ in size."""
+    """First what is going to be done, then a bar in a terminal; elsewhere a line every so often.
+
+    Counts tokens, since steps differ in size. Losses are in nats per token.
+    """
 
     def __init__(
         self, total_tokens: int, console: Console | None = None, seconds_between_lines: float = 30.0
@@ -47,15 +51,14 @@ class ProgressBar(TrainerCallback):
         self.started = self.last_line = time.monotonic()
         if not state.is_world_process_zero:
             return
+        self._say(self._plan(state, kwargs["model"], kwargs["train_dataloader"].dataset.documents))
         if self.console.is_terminal:
-            columns = (
+            columns = (  # of 80 columns they leave the bar at least 10
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.percentage:>3.0f}%"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
+                TextColumn("{task.percentage:.0f}%"),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[facts]}"),
+                TextColumn("left, {task.fields[facts]}"),
             )
             self.bar = Progress(*columns, console=self.console, speed_estimate_period=600)
             self.task = self.bar.add_task(
@@ -75,6 +78,7 @@ class ProgressBar(TrainerCallback):
         self.validation_loss = (metrics or {}).get("eval_loss", self.validation_loss)
         if self.bar:
             self.bar.update(self.task, description="training")
+            self._say(f"step {state.global_step}/{state.max_steps}, {self._validation()}")
         self._show(state, now=True)
 
     def on_train_end(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
@@ -93,8 +97,20 @@ class ProgressBar(TrainerCallback):
         due = now or time.monotonic() - self.last_line >= self.seconds_between_lines
         if due and state.is_world_process_zero and not self.console.is_terminal:
             self.last_line = time.monotonic()
-            line = f"step {state.global_step}/{state.max_steps}, {tokens:,} tokens, {self._facts(tokens)}"
-            self.console.print(f"{line}, {self._time_left(tokens)} left", highlight=False, soft_wrap=True)
+            validation = [] if self.validation_loss is None else [self._validation()]
+            facts = [f"{tokens:,} tokens", self._facts(tokens), *validation, f"{self._time_left(tokens)} left"]
+            self._say(f"step {state.global_step}/{state.max_steps}, {', '.join(facts)}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _plan(self, state: Any, model: Any, documents: Sequence[Sized]) -> str:
+        parameters, trained = model.num_parameters(), model.num_parameters(only_trainable=True)
+        of_them = "" if trained == parameters else f" ({trained:,} of them trained)"
+        text = f"{len(documents):,} training documents with {sum(map(len, documents)):,} tokens"
+        steps = f"{state.max_steps:,} steps of about {self.total / state.max_steps:,.0f} tokens"
+        begin = f"going on from checkpoint-{state.global_step}" if state.global_step else "starting anew"
+        return f"{parameters:,} parameters{of_them}, {text}\n{steps}, {begin}"
 
     def _speed(self, tokens: int) -> float:
         return (tokens - self.tokens_before) / max(time.monotonic() - self.started, 1e-9)
@@ -106,7 +122,8 @@ class ProgressBar(TrainerCallback):
     def _facts(self, tokens: int) -> str:
         facts = [f"{self._speed(tokens):,.0f} tokens/s"]
         if self.loss is not None:
-            facts.append(f"loss {self.loss:.4f}")
-        if self.validation_loss is not None:
-            facts.append(f"validation {self.validation_loss:.4f}")
+            facts.append(f"loss {self.loss:.3f} nats/token")
         return ", ".join(facts)
+
+    def _validation(self) -> str:
+        return f"validation {self.validation_loss:.3f} nats/token"
