@@ -81,7 +81,7 @@ def test_input_ids_that_are_none(
         ({"labels": IDS[:1]}, ValueError, "labels have the shape"),
         ({"labels": IDS[:, :4], "attention_mask": torch.ones(2, 5)}, ValueError, "labels have the shape"),
         ({"labels": IDS, "attention_mask": torch.ones(2, 4)}, ValueError, "attention_mask has the shape"),
-        ({"starts_document": [True]}, ValueError, "1 reset marks for a state of 2 rows"),
+        ({"starts_document": [True]}, ValueError, "starts_document, .*has 1 values for 2 rows"),
         ({"prefix_length": [1]}, ValueError, "1 entries for 2 rows"),
         ({"state": "state.safetensors"}, TypeError, "must be a WindowState"),
     ],

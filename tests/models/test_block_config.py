@@ -280,7 +280,7 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"attention_mask": torch.ones(1, 5)}, ValueError, "attention_mask has the shape"),
     ({"attention_mask": torch.ones(2, 1, 5, 5)}, ValueError, "attention_mask has the shape"),
     ({"attention_mask": [[1] * 5] * 2}, TypeError, "attention_mask .*list"),
-    ({"starts_document": [True]}, ValueError, "1 reset marks for a state of 2 rows"),
+    ({"starts_document": [True]}, ValueError, "starts_document, .*has 1 values for 2 rows"),
     ({"starts_document": torch.ones(2, 5, dtype=torch.bool)}, (TypeError, ValueError), "marks|starts_document"),
 ]
 BAD_LABELS: list[tuple[dict[str, Any], type[Exception], str]] = [
