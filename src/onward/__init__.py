@@ -4,6 +4,16 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockRecurrentModel, BlockState
+from .models.recurrent_bert import (
+    RecurrentBertConfig,
+    RecurrentBertForMaskedLM,
+    RecurrentBertForMultipleChoice,
+    RecurrentBertForQuestionAnswering,
+    RecurrentBertForSequenceClassification,
+    RecurrentBertForTokenClassification,
+    RecurrentBertModel,
+)
+from .models.recurrent_bert.modeling_recurrent_bert import MODELS as _BERTS
 from .models.window_recurrent import (
     MODELS,
     UnsupportedBackboneError,
@@ -26,6 +36,9 @@ for _model in MODELS.values():
 AutoConfig.register(BlockRecurrentConfig.model_type, BlockRecurrentConfig)
 AutoModel.register(BlockRecurrentConfig, BlockRecurrentModel)
 AutoModelForCausalLM.register(BlockRecurrentConfig, BlockRecurrentForCausalLM)
+AutoConfig.register(RecurrentBertConfig.model_type, RecurrentBertConfig)
+for _bert in _BERTS:
+    _bert.auto_class.register(RecurrentBertConfig, _bert)
 # Trainer with label smoothing looks for the name of the class here, to know that labels are those of the next token.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[WindowRecurrenceConfig.model_type] = WindowRecurrentForCausalLM.__name__
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[BlockRecurrentConfig.model_type] = BlockRecurrentForCausalLM.__name__
@@ -35,6 +48,13 @@ __all__ = [
     "BlockRecurrentForCausalLM",
     "BlockRecurrentModel",
     "BlockState",
+    "RecurrentBertConfig",
+    "RecurrentBertForMaskedLM",
+    "RecurrentBertForMultipleChoice",
+    "RecurrentBertForQuestionAnswering",
+    "RecurrentBertForSequenceClassification",
+    "RecurrentBertForTokenClassification",
+    "RecurrentBertModel",
     "UnsupportedBackboneError",
     "WindowRecurrenceConfig",
     "WindowRecurrentForCausalLM",

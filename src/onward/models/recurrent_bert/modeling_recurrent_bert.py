@@ -1,0 +1,163 @@
+"""BERT with a light recurrence in the place of its feed-forward blocks; all else is transformers' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+from transformers import initialization as init
+from transformers.models.bert import modeling_bert as bert
+
+from ...ops.recurrence import gated_recurrence
+from .configuration_recurrent_bert import RecurrentBertConfig
+
+
+class LightRecurrence(nn.Module):
+    """((c + b) * sigmoid(X W2 + b2)) W3 + b3, where c is the soft running maximum of X W1."""
+
+    def __init__(self, config: RecurrentBertConfig, layer: int):
+        super().__init__()
+        assert config.recurrence_size is not None
+        width, size = config.hidden_size, config.recurrence_size
+        self.value = nn.Linear(width, size, bias=False)
+        self.gate = nn.Linear(width, size)
+        self.bias = nn.Parameter(torch.zeros(size))
+        self.output = nn.Linear(size, width)
+        self.stride, self.activation = config.stride, config.activation
+        self.runs_back = config.direction == "alternating" and layer % 2 == 1
+        self.forward_channels = size if config.direction != "bidirectional" else size - size // 2
+
+    def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """x: [B, n, d]; padding: [B, n], where there is no token."""
+        if padding is not None:  # without a bias, zeros stay zeros, and leave the state at its start
+            x = x.masked_fill(padding[..., None], 0)
+        x = x.transpose(0, 1)  # time first
+        x = x.flip(0) if self.runs_back else x.contiguous()
+        value, gate = self.value(x), self.gate(x)
+        if self.forward_channels < value.shape[-1]:
+            value, gate = self._half_turned(value), self._half_turned(gate)
+        read = gated_recurrence(value, gate, self.bias, self.stride, self.activation)
+        if self.forward_channels < value.shape[-1]:
+            read = self._half_turned(read)
+        out = self.output(read)
+        return (out.flip(0) if self.runs_back else out).transpose(0, 1)
+
+    def _half_turned(self, x: Tensor) -> Tensor:
+        ahead, back = x.tensor_split([self.forward_channels], -1)
+        return torch.cat([ahead, back.flip(0)], -1)
+
+
+class RecurrentBertOutput(nn.Module):
+    """What BERT does after a feed-forward block, under BERT's names."""
+
+    def __init__(self, config: RecurrentBertConfig):
+        super().__init__()
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(x) + residual)
+
+
+class RecurrentBertLayer(bert.BertLayer):
+    def __init__(self, config: RecurrentBertConfig, layer_idx: int):
+        super().__init__(config, layer_idx)
+        del self.intermediate
+        self.recurrence = LightRecurrence(config, layer_idx)
+        self.output = RecurrentBertOutput(config)  # type: ignore[assignment]
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: None = None,
+        encoder_attention_mask: None = None,
+        past_key_values: None = None,
+        padding: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        attended, _ = self.attention(hidden_states, attention_mask, **kwargs)
+        return self.output(self.recurrence(attended, padding), attended)
+
+
+class _Recurrent(bert.BertPreTrainedModel):
+    config_class = RecurrentBertConfig
+    config: RecurrentBertConfig
+    _supports_flex_attn = False
+    _no_split_modules = ["BertEmbeddings", "RecurrentBertLayer"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, LightRecurrence):
+            init.zeros_(module.bias)
+
+
+class RecurrentBertModel(_Recurrent, bert.BertModel):
+    """The bare encoder."""
+
+    auto_class = AutoModel
+
+    def __init__(self, config: RecurrentBertConfig, add_pooling_layer: bool = True):
+        super().__init__(config, add_pooling_layer)
+        self.encoder.layer = nn.ModuleList(RecurrentBertLayer(config, i) for i in range(config.num_hidden_layers))
+        self.post_init()
+
+    def forward(  # type: ignore[override]
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        """As BERT's. Padding, which `attention_mask` [B, n] marks by 0, never reaches a row's states."""
+        padding = None
+        if attention_mask is not None and attention_mask.dim() == 2 and not bool(attention_mask.all()):
+            padding = attention_mask == 0
+        return super().forward(input_ids, attention_mask=attention_mask, padding=padding, **kwargs)
+
+
+class _WithHead(_Recurrent):
+    """BERT's head of the same name, over a recurrent encoder."""
+
+    bert: Any
+
+    def __init__(self, config: RecurrentBertConfig):
+        super().__init__(config)
+        self.bert = RecurrentBertModel(config, add_pooling_layer=self.bert.pooler is not None)
+        self.post_init()
+
+
+class RecurrentBertForMaskedLM(_WithHead, bert.BertForMaskedLM):
+    auto_class = AutoModelForMaskedLM
+
+
+class RecurrentBertForSequenceClassification(_WithHead, bert.BertForSequenceClassification):
+    auto_class = AutoModelForSequenceClassification
+
+
+class RecurrentBertForTokenClassification(_WithHead, bert.BertForTokenClassification):
+    auto_class = AutoModelForTokenClassification
+
+
+class RecurrentBertForQuestionAnswering(_WithHead, bert.BertForQuestionAnswering):
+    auto_class = AutoModelForQuestionAnswering
+
+
+class RecurrentBertForMultipleChoice(_WithHead, bert.BertForMultipleChoice):
+    auto_class = AutoModelForMultipleChoice
+
+
+MODELS = (
+    RecurrentBertModel,
+    RecurrentBertForMaskedLM,
+    RecurrentBertForSequenceClassification,
+    RecurrentBertForTokenClassification,
+    RecurrentBertForQuestionAnswering,
+    RecurrentBertForMultipleChoice,
+)

@@ -1,0 +1,229 @@
+"""A recurrent BERT is BERT but for its feed-forward blocks: heads, padding, saving, parameters, a start from BERT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, BertConfig, BertForMaskedLM
+
+from onward import RecurrentBertConfig, RecurrentBertForMaskedLM
+from onward.models.recurrent_bert.modeling_recurrent_bert import MODELS, LightRecurrence
+from onward.ops.recurrence import plain_gated_recurrence
+
+TINY: dict[str, Any] = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+WAYS = [
+    {"direction": direction, "stride": stride}
+    for direction in ("forward", "bidirectional", "alternating")
+    for stride in (1, 2, 3)
+]
+
+
+def build(kind: Any = RecurrentBertForMaskedLM, **fields: Any) -> Any:
+    """In float64, every part of it drawn wide enough to matter."""
+    model = kind(RecurrentBertConfig(**{**TINY, **fields})).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+def ids(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(1, 99, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def read(model: Any, given: Tensor, mask: Tensor | None = None, **more: Any) -> Tensor:
+    """The last layer's vectors."""
+    return model.base_model(given, attention_mask=mask, **more).last_hidden_state
+
+
+# -- the maths
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_layers_recurrence_is_the_papers(way: dict[str, Any]) -> None:
+    config = RecurrentBertConfig(**TINY, **way, recurrence_size=7)
+    for layer in (0, 1):
+        module = LightRecurrence(config, layer).double()
+        nn.init.normal_(module.bias)
+        x = torch.randn(2, 11, 32, dtype=torch.float64)
+        value, gate = (x @ module.value.weight.T).transpose(0, 1), module.gate(x).transpose(0, 1)
+
+        def run(channels: slice, back: bool, value=value, gate=gate, module=module) -> Tensor:  # type: ignore[no-untyped-def]
+            turned = [t[..., channels].flip(0) if back else t[..., channels] for t in (value, gate)]
+            out = plain_gated_recurrence(*turned, module.bias[channels], way["stride"])
+            return out.flip(0) if back else out
+
+        if way["direction"] == "bidirectional":
+            read = torch.cat([run(slice(0, 4), False), run(slice(4, 7), True)], -1)
+        else:
+            read = run(slice(0, 7), way["direction"] == "alternating" and layer == 1)
+        expected = module.output(read).transpose(0, 1)
+        torch.testing.assert_close(module(x, None), expected, rtol=0, atol=1e-12)
+
+
+def test_without_recurrence_layers_are_berts() -> None:
+    """With recurrences that give nothing, and a BERT whose feed-forward blocks give nothing."""
+    ours = build()
+    theirs = BertForMaskedLM(BertConfig(**TINY)).double().eval()
+    missing = theirs.load_state_dict(ours.state_dict(), strict=False)
+    assert all("intermediate" in name or "output.dense" in name for name in missing.missing_keys)
+    assert all("recurrence" in name for name in missing.unexpected_keys)
+    for layer in ours.bert.encoder.layer:
+        nn.init.zeros_(layer.recurrence.output.weight), nn.init.zeros_(layer.recurrence.output.bias)
+    for layer in theirs.bert.encoder.layer:
+        nn.init.zeros_(layer.output.dense.weight), nn.init.zeros_(layer.output.dense.bias)
+    given, mask = ids(2, 15), torch.ones(2, 15, dtype=torch.long)
+    mask[0, 9:] = 0
+    ours, theirs = ours(given, attention_mask=mask), theirs(given, attention_mask=mask)
+    assert torch.equal(ours.logits[mask.bool()], theirs.logits[mask.bool()])
+
+
+@pytest.mark.parametrize("direction", ["forward", "alternating", "bidirectional"])
+def test_where_text_goes(direction: str) -> None:
+    """A change at one place reaches, through one layer's recurrence alone, what comes after it, or all."""
+    config = RecurrentBertConfig(**TINY, direction=direction)
+    module = LightRecurrence(config, 1).double()
+    x = torch.randn(1, 9, 32, dtype=torch.float64)
+    other = x.clone()
+    other[0, 4] += 1
+    changed = (module(x, None) - module(other, None)).abs().amax(-1)[0] > 1e-12
+    reached = {"forward": [4, 5, 6, 7, 8], "alternating": [0, 1, 2, 3, 4], "bidirectional": list(range(9))}
+    assert changed.nonzero()[:, 0].tolist() == reached[direction]
+
+
+# -- padding
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_padded_row_is_the_row_alone(way: dict[str, Any], implementation: str) -> None:
+    model = build(**way)
+    model.set_attn_implementation(implementation)
+    row = ids(1, 11)
+    alone = read(model, row)
+    for left in (0, 1, 4):
+        batch, mask = ids(2, 15, seed=1), torch.ones(2, 15, dtype=torch.long)
+        batch[0, left : left + 11] = row
+        mask[0] = 0
+        mask[0, left : left + 11] = 1
+        places = (mask.cumsum(1) - 1).clamp(min=0)
+        together = read(model, batch, mask, position_ids=places)
+        torch.testing.assert_close(together[0, left : left + 11], alone[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(together[1], read(model, batch[1:])[0], rtol=0, atol=1e-12)
+
+
+# -- a transformers model
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_it_has_as_many_parameters_as_bert(size: str) -> None:
+    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    fields = large if size == "large" else {}
+    with torch.device("meta"):
+        ours, theirs = RecurrentBertForMaskedLM(RecurrentBertConfig(**fields)), BertForMaskedLM(BertConfig(**fields))
+    counts = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
+    assert counts[0] == pytest.approx(counts[1], rel=1e-3)
+    assert RecurrentBertConfig().recurrence_size == 2048
+
+
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_every_head_is_saved_loaded_and_trained(kind: Any, tmp_path: Path) -> None:
+    model = build(kind, direction="bidirectional").float()
+    model.save_pretrained(tmp_path)
+    loaded = kind.auto_class.from_pretrained(tmp_path)
+    assert type(loaded) is kind and type(loaded.config) is RecurrentBertConfig
+    given = ids(2, 3, 12) if "MultipleChoice" in kind.__name__ else ids(2, 12)
+    first, again = model(given), loaded.eval()(given)
+    assert all(torch.equal(a, b) for a, b in zip(first.to_tuple(), again.to_tuple(), strict=True))
+    labels: dict[str, Any] = {
+        "RecurrentBertForMaskedLM": {"labels": given},
+        "RecurrentBertForTokenClassification": {"labels": given % 2},
+        "RecurrentBertForSequenceClassification": {"labels": torch.tensor([0, 1])},
+        "RecurrentBertForMultipleChoice": {"labels": torch.tensor([0, 2])},
+        "RecurrentBertForQuestionAnswering": {"start_positions": given[:, 0] % 5, "end_positions": given[:, 0] % 5},
+    }.get(kind.__name__)
+    if labels is not None:
+        model(given, **labels).loss.backward()
+        unused = [name for name, p in model.named_parameters() if p.grad is None]
+        assert unused == []
+
+
+def test_a_new_model_starts_as_bert_does() -> None:
+    model = RecurrentBertForMaskedLM(RecurrentBertConfig(**{**TINY, "hidden_size": 64, "intermediate_size": 300}))
+    recurrence = model.bert.encoder.layer[1].recurrence
+    for part in (recurrence.value, recurrence.gate, recurrence.output):
+        assert part.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert not recurrence.bias.any() and not recurrence.gate.bias.any() and not recurrence.output.bias.any()
+    assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
+
+
+def test_hidden_states_attentions_tuples_and_checkpointing() -> None:
+    model, given = build(), ids(2, 9)
+    model.set_attn_implementation("eager")
+    output = model(given, labels=given, output_hidden_states=True, output_attentions=True)
+    assert len(output.hidden_states) == 4 and len(output.attentions) == 3
+    assert torch.equal(model(given, return_dict=False)[0], output.logits)
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.train().zero_grad()
+        mask = torch.ones_like(given)
+        mask[0, 6:] = 0
+        model(given, attention_mask=mask, labels=given).loss.backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, checkpointed)
+
+
+def test_a_start_from_bert(tmp_path: Path) -> None:
+    theirs = BertForMaskedLM(BertConfig(**TINY))
+    theirs.save_pretrained(tmp_path)
+    config = RecurrentBertConfig.from_bert(str(tmp_path), stride=2)
+    assert config.stride == 2 and config.hidden_size == 32 and type(config) is RecurrentBertConfig
+    ours = RecurrentBertForMaskedLM.from_pretrained(tmp_path, config=config)
+    there = theirs.state_dict()
+    for name, value in ours.state_dict().items():
+        assert ("recurrence" in name) != (name in there and torch.equal(value, there[name])), name
+    assert ours.bert.encoder.layer[0].recurrence.value.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    with pytest.raises(ValueError, match="only a BERT .* got a gpt2"):
+        RecurrentBertConfig.from_bert(AutoConfig.for_model("gpt2"))
+
+
+# -- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
+        ({"stride": 64}, "stride=64 reaches beyond any text of max_position_embeddings=64"),
+        ({"stride": 1.5}, "stride"),
+        ({"recurrence_size": 0}, "recurrence_size must be a whole number of at least 1, got 0"),
+        ({"recurrence_size": 1, "direction": "bidirectional"}, "recurrence_size=1 has no two halves"),
+        ({"direction": "backwards"}, "direction='backwards' is not known: .*alternating, bidirectional, forward"),
+        ({"activation": "gelu"}, "activation='gelu' is not known: choose one of relu, silu"),
+        ({"strid": 2}, "no field 'strid' .*did you mean 'stride'"),
+        ({"num_attention_heads": 5}, "hidden_size=32 cannot be shared by num_attention_heads=5"),
+        ({"is_decoder": True}, "is an encoder"),
+        ({"chunk_size_feed_forward": 4}, "chunk_size_feed_forward=4: a recurrence cannot be cut"),
+    ],
+    ids=str,
+)
+def test_impossible_values_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        RecurrentBertConfig(**{**TINY, **fields})
