@@ -22,27 +22,31 @@ AT_ONCE = 65_536
 
 @dataclass(frozen=True)
 class Activation:
-    """`value(u, out)` and `slope(u, out, room)`, its derivative; `plain` is what autograd can differentiate itself."""
+    """`add(u, x, room, out)` makes act(u) + x, and leaves in `room` what `slope(u, room)` needs to put the derivative
+    in u's place; `plain` is what autograd can differentiate itself."""
 
     plain: Callable[[Tensor], Tensor]
-    value: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor, Tensor, Tensor], Tensor]
+    add: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
 
 
-def _silu_slope(u: Tensor, out: Tensor, room: Tensor) -> Tensor:
+def _add_silu(u: Tensor, x: Tensor, room: Tensor, out: Tensor) -> Tensor:
+    return torch.addcmul(x, u, torch.sigmoid(u, out=room), out=out)
+
+
+def _silu_slope(u: Tensor, share: Tensor) -> Tensor:
     """s + u s (1 - s)"""
-    share = torch.sigmoid(u, out=room)
-    torch.mul(u, share, out=out)
-    return out.addcmul_(out, share, value=-1).add_(share)
+    u.mul_(share)
+    return u.addcmul_(u, share, value=-1).add_(share)
+
+
+def _add_relu(u: Tensor, x: Tensor, room: Tensor, out: Tensor) -> Tensor:
+    return torch.add(torch.clamp(u, min=0, out=room), x, out=out)
 
 
 ACTIVATIONS = {
-    "silu": Activation(F.silu, lambda u, out: torch.ops.aten.silu.out(u, out=out), _silu_slope),
-    "relu": Activation(
-        F.relu,
-        lambda u, out: torch.clamp(u, min=0, out=out),
-        lambda u, out, room: torch.gt(u, 0, out=out),
-    ),
+    "silu": Activation(F.silu, _add_silu, _silu_slope),
+    "relu": Activation(F.relu, _add_relu, lambda u, room: torch.gt(u, 0, out=u)),
 }
 
 
@@ -67,48 +71,46 @@ class _GatedRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gate: Tensor, bias: Tensor, stride: int, activation: str) -> Tensor:
-        act = ACTIVATIONS[activation]
-        before, out = torch.empty_like(x), torch.empty_like(x)  # before: c[i - stride] - x[i]
-        size = _steps_at_once(x, stride)
-        state = torch.zeros_like(x[:stride])
-        room = torch.empty_like(x[:size])
+        act, learns, size = ACTIVATIONS[activation], any(ctx.needs_input_grad), _steps_at_once(x, stride)
+        out, room, state = torch.empty_like(x), torch.empty_like(x[:size]), torch.zeros_like(x[:stride])
+        slopes, shares = (torch.empty_like(x if learns else room) for _ in range(2))
         for start in range(0, len(x), size):
-            piece = slice(start, start + size)
-            steps = zip(*(t[piece].split(stride) for t in (x, before, out)), strict=True)
-            for given, difference, new in steps:  # the last may be shorter than a stride
-                torch.sub(state[: len(given)], given, out=difference)
-                state = act.value(difference, new).add_(given)
+            here = slice(start, min(start + size, len(x)))
+            kept = here if learns else slice(0, here.stop - start)
+            given, new, slope = x[here], out[here], slopes[kept]
+            left = room[: len(given)]
+            # c[i - stride] - x[i], then c[i]; the last step may be shorter than a stride.
+            for row, difference, rest, after in zip(*(t.split(stride) for t in (given, slope, left, new)), strict=True):
+                torch.sub(state[: len(row)], row, out=difference)
+                state = act.add(difference, row, rest, after)
             state = state.clone()  # which the gate is not to change
-            done = out[piece]
-            done.add_(bias).mul_(torch.sigmoid(gate[piece], out=room[: len(done)]))
-        ctx.save_for_backward(before, gate, out, bias)
-        ctx.stride, ctx.activation = stride, activation
+            new.add_(bias).mul_(torch.sigmoid(gate[here], out=shares[kept]))
+            if learns:
+                act.slope(slope, left)
+        ctx.save_for_backward(*((slopes, shares, out) if learns else ()))
+        ctx.stride = stride
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        before, gate, out, bias = ctx.saved_tensors
-        act, stride = ACTIVATIONS[ctx.activation], ctx.stride
-        grad_x, grad_gate, grad_bias = torch.empty_like(out), torch.empty_like(out), torch.zeros_like(bias)
-        size = _steps_at_once(out, stride)
-        slopes, room = torch.empty_like(out[:size]), torch.empty_like(out[:size])
+        slopes, shares, out = ctx.saved_tensors
+        stride, size = ctx.stride, _steps_at_once(out, ctx.stride)
+        grad_x, grad_gate, grad_bias = torch.empty_like(out), torch.empty_like(out), out.new_zeros(out.shape[-1])
         later: Tensor | None = None  # what comes back from the steps after the piece
         for start in reversed(range(0, len(out), size)):
-            piece = slice(start, start + size)
-            of_out, of_gate, of_state = grad[piece], grad_gate[piece], grad_x[piece]
-            open_ = torch.sigmoid(gate[piece], out=room[: len(of_out)])
-            torch.mul(of_out, out[piece], out=of_gate)
-            of_gate.addcmul_(of_gate, open_, value=-1)
-            torch.mul(of_out, open_, out=of_state)
+            here = slice(start, start + size)
+            of_out, of_gate, of_state, share, slope = (t[here] for t in (grad, grad_gate, grad_x, shares, slopes))
+            torch.mul(of_out, out[here], out=of_gate)
+            of_gate.addcmul_(of_gate, share, value=-1)
+            torch.mul(of_out, share, out=of_state)
             grad_bias += of_state.flatten(0, -2).sum(0)
-            slope = act.slope(before[piece], slopes[: len(of_out)], open_)
-            rows, steepness = of_state.split(stride), slope.split(stride)
+            rows, steep = of_state.split(stride), slope.split(stride)
             if later is not None:
                 rows[-1][: len(later)].add_(later)
             for number in range(len(rows) - 1, 0, -1):
-                rows[number - 1][: len(rows[number])].addcmul_(steepness[number], rows[number])
-            later = steepness[0] * rows[0]
+                rows[number - 1][: len(rows[number])].addcmul_(steep[number], rows[number])
+            later = steep[0] * rows[0]
             of_state.addcmul_(of_state, slope, value=-1)
         return grad_x, grad_gate, grad_bias, None, None
 
