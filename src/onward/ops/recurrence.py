@@ -7,6 +7,7 @@ comes first here, so that a step is one piece of memory.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -122,4 +123,8 @@ def _steps_at_once(x: Tensor, stride: int) -> int:
 
 def gated_recurrence(x: Tensor, gate: Tensor, bias: Tensor, stride: int = 1, activation: str = "silu") -> Tensor:
     """(c + bias) * sigmoid(gate), where c[i] = act(c[i - stride] - x[i]) + x[i]. x, gate: [n, ..., d]; bias: [d]."""
+    if x.is_cuda and importlib.util.find_spec("triton") is not None:
+        from .recurrence_triton import gated_recurrence as kernel
+
+        return kernel(x, gate, bias, stride, activation)
     return _GatedRecurrence.apply(x.contiguous(), gate.contiguous(), bias, stride, activation)
