@@ -1,4 +1,4 @@
-"""Checks that configurations share: no field misspelt, no value that cannot be."""
+"""Checks that models share: no field misspelt, no value that cannot be, ids that can be read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig
 
@@ -24,6 +26,19 @@ _WRITTEN_BY_TRANSFORMERS = {
     "num_labels",
     "per_layer_config",
 }
+
+
+def checked_ids(input_ids: Tensor | None) -> Tensor:
+    """[B, N], as every model reads them."""
+    if not isinstance(input_ids, Tensor):
+        raise TypeError(f"input_ids must be a tensor of token ids, got {type(input_ids).__name__}")
+    if input_ids.dim() != 2:
+        raise ValueError(f"input_ids must have the shape [batch, length], got {tuple(input_ids.shape)}")
+    if input_ids.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"input_ids must be whole numbers (torch.long), got {input_ids.dtype}")
+    if input_ids.numel() == 0:
+        raise ValueError(f"there is nothing to read: input_ids has the shape {tuple(input_ids.shape)}")
+    return input_ids.long()
 
 
 def is_number(value: Any) -> bool:

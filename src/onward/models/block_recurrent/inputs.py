@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..checking import checked_ids
+
 
 def refuse(given: dict[str, Any], model: PreTrainedModel) -> None:
     """Arguments that would be ignored: none must pass in silence."""
@@ -22,14 +24,7 @@ def refuse(given: dict[str, Any], model: PreTrainedModel) -> None:
 
 
 def check_ids(input_ids: Tensor | None, vocab_size: int) -> Tensor:
-    if not isinstance(input_ids, Tensor):
-        raise TypeError(f"input_ids must be a tensor of token ids, got {type(input_ids).__name__}")
-    if input_ids.dim() != 2:
-        raise ValueError(f"input_ids must have the shape [batch, length], got {tuple(input_ids.shape)}")
-    if input_ids.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"input_ids must be whole numbers (torch.long), got {input_ids.dtype}")
-    if input_ids.numel() == 0:
-        raise ValueError(f"there is nothing to read: input_ids has the shape {tuple(input_ids.shape)}")
+    input_ids = checked_ids(input_ids)
     if input_ids.device.type == "cpu":  # elsewhere looking would stop the queue, and the device itself complains
         low, high = torch.aminmax(input_ids)
         if low < 0 or high >= vocab_size:
@@ -38,7 +33,7 @@ def check_ids(input_ids: Tensor | None, vocab_size: int) -> Tensor:
                 f"input_ids has the id {wrong}, and the vocabulary {vocab_size} ids, from 0: use the tokenizer that "
                 "the model was made for, or a config with a larger vocab_size"
             )
-    return input_ids.long()
+    return input_ids
 
 
 def check_embeddings(inputs_embeds: Tensor, width: int) -> Tensor:

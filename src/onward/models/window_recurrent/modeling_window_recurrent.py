@@ -20,6 +20,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from transformers.modeling_outputs import ModelOutput
 
 from ...state import WindowState
+from ..checking import checked_ids
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .insertion import SUPPORTED, backbone_layers, signature_of
@@ -176,15 +177,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             raise TypeError(f"{type(self).__name__} takes no argument {', '.join(map(repr, given))}")
         if input_ids is None:
             raise ValueError("input_ids is missing")
-        if not isinstance(input_ids, Tensor):
-            raise TypeError(f"input_ids must be a tensor of token ids, got {type(input_ids).__name__}")
-        if input_ids.dim() != 2:
-            raise ValueError(f"input_ids must have the shape [batch, length], got {tuple(input_ids.shape)}")
-        if input_ids.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"input_ids must be whole numbers (torch.long), got {input_ids.dtype}")
-        if input_ids.numel() == 0:
-            raise ValueError(f"there is nothing to read: input_ids has the shape {tuple(input_ids.shape)}")
-        return input_ids.long()
+        return checked_ids(input_ids)
 
     def _prefix(self, prefix_length: int | Sequence[int] | Tensor | None, batch: int) -> list[int] | None:
         if prefix_length is None:
