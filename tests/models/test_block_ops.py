@@ -16,7 +16,7 @@ from onward.ops import language_loss as language_loss_module
 from onward.ops.language_loss import language_loss
 from onward.ops.nearest_memory import read_nearest
 from onward.ops.rms_norm import RMSNorm
-from onward.ops.sliding_attention import full_attention, position_buckets, sliding_attention
+from onward.ops.sliding_attention import attention_of_one, full_attention, position_buckets, sliding_attention
 from onward.ops.unit_heads import unit_heads
 
 
@@ -130,6 +130,22 @@ def test_what_a_row_has_not_seen_is_never_looked_at() -> None:
     for old in changed[3:5]:
         old[1, :, :3] = 1e6
     close(sliding_attention(*changed, [4, 1], window=4), expected.detach())
+
+
+@pytest.mark.parametrize("past", [0, 1, 3])
+def test_a_single_tokens_attention_is_the_plain_one_with_all_gradients(past: int) -> None:
+    inputs = attention_inputs(4, 1, past)
+    query, key, value, past_key, past_value, bias = inputs
+    for seen in ([past, past], [0, past]):
+        keys, values = torch.cat([past_key, key], 2), torch.cat([past_value, value], 2)
+        by_place = bias[:, : past + 1].flip(1).mT
+        ours = attention_of_one(query, keys, values, by_place, [n + 1 for n in seen])
+        theirs = plain_sliding_attention(*inputs, seen, 4, True)
+        close(ours, theirs)
+        used = inputs if past else [query, key, value, bias]
+        same_gradients(ours, theirs + 0 * sum(x.sum() for x in inputs), used)
+        with torch.no_grad():
+            close(attention_of_one(query, keys, values, by_place, [n + 1 for n in seen]), theirs)
 
 
 def test_sliding_attention_in_pieces_is_the_whole() -> None:

@@ -32,6 +32,6 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         plain = x.dtype == self.weight.dtype and x.dtype in (torch.float32, torch.float64)
-        if x.device.type != "cpu" or not plain or torch.is_autocast_enabled("cpu"):
+        if x.device.type != "cpu" or not plain or torch.is_autocast_enabled("cpu") or not torch.is_grad_enabled():
             return super().forward(x)  # elsewhere torch has one of its own, and half precision needs its care
         return _RMSNorm.apply(x, self.weight, self.eps)

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .applying import applied
+
 
 def position_buckets(distances: int, buckets: int, max_distance: int) -> Tensor:
     """T5's buckets of the distances 0, 1, ...: one for each short distance, then logarithmically wider ones."""
@@ -61,8 +63,22 @@ def sliding_attention(
     scores = _tile_of(bias, tile, past + tile, window, sees_itself)
     unseen = _unseen(seen, past, query.device)
     alone = None if sees_itself or all(seen) else torch.tensor([not n for n in seen], device=query.device)
-    out = _TiledAttention.apply(query, key, value, scores, unseen, alone, dropout)
+    out = applied(_TiledAttention, query, key, value, scores, unseen, alone, dropout)
     return out.permute(1, 2, 0, 3, 4).reshape(batch, heads, tiles * tile, width)[:, :, :count]
+
+
+def attention_of_one(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, seen: Sequence[int]) -> Tensor:
+    """Sliding attention of a single token, which generation does for each: no tiles, and nothing to be cut off.
+
+    query: [B, H, 1, D], already scaled. key, value: [B, H, n, D], of the last n tokens, the token itself the last of
+    them; row r has `seen[r]` of them. bias: [n, H].
+    """
+    scores = query @ key.mT + bias.mT[:, None]
+    unseen = _unseen(seen, key.shape[2], query.device)
+    if unseen is not None:
+        scores = scores.masked_fill(unseen[:, None, None], -torch.inf)
+    exact = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    return scores.softmax(-1, dtype=exact).to(value.dtype) @ value
 
 
 def full_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -70,7 +86,7 @@ def full_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     In large batched products, which on CPUs are faster than torch's fused attention, above all its gradient.
     """
-    return _TiledAttention.apply(query[None], key[None], value[None], None, None, None, 0.0)[0]
+    return applied(_TiledAttention, query[None], key[None], value[None], None, None, None, 0.0)[0]
 
 
 def _padded(x: Tensor, ahead: int, behind: int) -> Tensor:

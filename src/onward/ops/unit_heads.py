@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .applying import applied
+
 SHORTEST = 1e-6
 """Vectors shorter than this are not made longer than length / SHORTEST: zero stays zero."""
 
@@ -37,4 +39,4 @@ class _UnitHeads(torch.autograd.Function):
 
 def unit_heads(x: Tensor, scale: Tensor) -> Tensor:
     """x / |x| * scale, head by head. x: [..., H, D]; scale: [H]."""
-    return _UnitHeads.apply(x, scale)
+    return applied(_UnitHeads, x, scale)

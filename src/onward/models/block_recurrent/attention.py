@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...ops.nearest_memory import read_nearest
-from ...ops.sliding_attention import full_attention, position_buckets, sliding_attention
+from ...ops.sliding_attention import attention_of_one, full_attention, position_buckets, sliding_attention
 from ...ops.unit_heads import unit_heads
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .layout import Layout
@@ -49,16 +50,21 @@ class SlidingAttention(nn.Module):
         # split and unbind, whose gradients are one copy each; of slices they would be one per slice, of the whole.
         inner = self.heads * self.head_dim
         near, *rest = self.projection(x).split([2 * inner, inner, inner][: 3 if self.reads_states else 2], -1)
-        scales = torch.cat([self.scale, torch.ones_like(self.scale)]).to(near.dtype)
+        scales = F.pad(self.scale, (0, self.heads), value=1.0).to(near.dtype)  # keys have none
         query, key = unit_heads(near.unflatten(-1, (2 * self.heads, -1)), scales).chunk(2, 2)
         split = [query, key, *(part.unflatten(-1, (self.heads, -1)) for part in rest)]
         if self.reads_states:
             split[3] = unit_heads(split[3], self.state_scale.to(near.dtype))
         return [part.transpose(1, 2) for part in split]
 
-    def attend(self, query: Tensor, new: Pairs, recent: Pairs, layout: Layout) -> Tensor:
-        """Self-attention to the window. [B, H, N, D]"""
+    def attend(self, query: Tensor, new: Pairs, recent: Pairs, after: Pairs, layout: Layout) -> Tensor:
+        """Self-attention to the window. [B, H, N, D]. recent, after: the last tokens, before the call and after it."""
         config = self.config
+        if layout.is_one_token and config.attends_to_itself and not (self.training and config.dropout):
+            count = after.keys.shape[2]
+            by_place = self.position_bias(self.buckets[:count].flip(0)).to(query.dtype)
+            seen = [min(n, count) for n in layout.after]
+            return attention_of_one(query.to(after.values.dtype), *after, by_place, seen)
         bias = self.position_bias.weight[self.buckets].mT.to(query.dtype)  # [H, W + 1]
         return sliding_attention(
             query,

@@ -50,10 +50,12 @@ class BlockRecurrentLayer(nn.Module):
             )
         if feedback is None:  # in here, where FSDP has the layer's parameters whole
             state = self.opened(state, layout)
-        query, key, value, *to_states = self.attention.project(self.dropout(self.attention_norm(x)))
+        drop = self.dropout if self.dropout.training else _whole  # a call that does nothing is one of many for a token
+        query, key, value, *to_states = self.attention.project(drop(self.attention_norm(x)))
         new = Pairs(key, value)
         recent = Pairs(*(past.to(key.dtype) for past in state.recent))  # autocast works in another dtype
-        attended = self.attention.attend(query, new, recent, layout)
+        after = layout.recent(recent, new)
+        attended = self.attention.attend(query, new, recent, after, layout)
         blocks = None
         if state.memory is not None or self.cell is not None and any(layout.completed(0)):
             blocks = Pairs(*(layout.in_blocks(now, past) for now, past in zip(new, recent, strict=True)))
@@ -66,12 +68,13 @@ class BlockRecurrentLayer(nn.Module):
         parts = [attended]
         if to_states:
             parts.append(self.attention.read_states(to_states[0], opened, layout))
-        joined = torch.stack(parts, 1).permute(0, 3, 1, 2, 4).flatten(2)  # [B, N, (2) H D]
-        x = x + self.dropout(self.attention.output(joined))
-        x = x + self.dropout(self.mlp(self.mlp_norm(x)))
+        side_by_side = [part.transpose(1, 2).flatten(2) for part in parts]
+        joined = side_by_side[0] if len(parts) == 1 else torch.cat(side_by_side, -1)  # [B, N, (2) H D]
+        x = x + drop(self.attention.output(joined))
+        x = x + drop(self.mlp(self.mlp_norm(x)))
         if self.training and isinstance(self, FSDPModule):  # processes wait for a gradient of every parameter
             x = x + 0 * sum(p.sum() for p in self.parameters() if p.requires_grad)
-        return x, LayerState(layout.recent(recent, new), cell, memory)
+        return x, LayerState(after, cell, memory)
 
     def opened(self, state: LayerState, layout: Layout) -> LayerState:
         """The state with its block open to be read, also where the last call ended at a block's edge."""
@@ -107,6 +110,10 @@ class BlockRecurrentLayer(nn.Module):
                 each.append(opened)
         between = not any(n % layout.window for n in layout.after)
         return CellState(vectors, None if between else opened), each
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x
 
 
 def _both(before: Pairs, block: Pairs) -> Pairs:

@@ -39,6 +39,10 @@ class Layout:
         """How many blocks the call touches at most, counted from each row's open one."""
         return max(-(-(fill + new) // self.window) for fill, new in zip(self.fills, self.lengths, strict=True))
 
+    @property
+    def is_one_token(self) -> bool:
+        return all(n == 1 for n in self.lengths)
+
     def completed(self, block: int) -> list[bool]:
         """Which rows have all tokens of this block, of those the call touches."""
         reach = (block + 1) * self.window
@@ -80,6 +84,10 @@ class Layout:
         size = min(self.window, max(self.after))
         if min(self.lengths) == new.keys.shape[2] >= size:  # a copy: a part of the whole would keep all of it
             return Pairs(*(x[:, :, -size:].clone() for x in new))
+        if min(self.lengths) == new.keys.shape[2]:
+            kept = size - new.keys.shape[2]
+            start = past.keys.shape[2] - kept
+            return Pairs(*(torch.cat([old[:, :, start:], now], 2) for old, now in zip(past, new, strict=True)))
         offsets = tuple(size - past.keys.shape[2] - n for n in self.lengths)
         return Pairs(*(_shifted(torch.cat(both, 2), offsets, size) for both in zip(past, new, strict=True)))
 

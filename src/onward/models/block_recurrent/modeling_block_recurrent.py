@@ -212,7 +212,8 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         if starts_document is not None:
             state = state.reset(starts_document)
         device = embedded.device.type
-        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        if not autocast and state.dtypes != {embedded.dtype}:
             state = state.to(embedded.dtype)  # from another dtype, or from autocast
         columns, lengths = None, (count,) * batch
         if attention_mask is not None:

@@ -59,6 +59,12 @@ class BlockState(CarriedState):
     def batch_size(self) -> int:
         return len(self.tokens)
 
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """More than one only after autocast, which works with tokens in another than with states."""
+        cells = (layer.cell.vectors.dtype for layer in self.layers if layer.cell is not None)
+        return {layer.recent.keys.dtype for layer in self.layers} | set(cells)
+
     def __repr__(self) -> str:
         return f"BlockState(tokens={self.tokens}, model={self.model!r})"
 
