@@ -92,6 +92,30 @@ def test_training_is_the_same_on_every_run(kind):
         assert again.backend_tokenizer.to_str() == TOKENIZERS[kind].backend_tokenizer.to_str()
 
 
+def test_wordpiece_is_berts(tmp_path):
+    prose = [Document("prose", "The reader's ÉLAN was great; greater readers read greatly, and the greatest reread. " * 40)]
+    tokenizer = train_vocabulary(prose, 300, "wordpiece")
+    assert train_vocabulary(prose, 300, "wordpiece").get_vocab() == tokenizer.get_vocab()
+    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+    assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.tokenize("The reader, [MASK] élan 漢") == ["the", "reader", ",", "[MASK]", "elan", "[UNK]"]
+    assert "".join(tokenizer.tokenize("gat")).replace("##", "") == "gat"  # letter by letter, where nothing is known
+    assert "##," not in tokenizer.get_vocab()  # which never goes on with a word
+    pair = tokenizer("the reader", "was great")
+    assert tokenizer.decode(pair["input_ids"]) == "[CLS] the reader [SEP] was great [SEP]"
+    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path)).get_vocab() == tokenizer.get_vocab()
+
+
+def test_wordpiece_gives_the_same_in_pieces():
+    text = "Ünïted e\u0301lan, no'one\u00a0here\t[MASK]\r\n 漢字 \x00x \ufffd" * 900
+    tokenizer = train_vocabulary([Document("d", text)], 300, "wordpiece")
+    pieces = list(cut_between_words(text))
+    assert len(pieces) > 2 and tokenizes_pieces_alike(tokenizer)
+    assert [token for piece in pieces for token in tokenizer.tokenize(piece)] == tokenizer.tokenize(text)
+
+
 @pytest.mark.parametrize("kind", ["bpe", "sentencepiece"])
 def test_long_corpora_are_sampled_from_beginning_to_end(kind):
     words = ["alpha", "beta", "gamma", "delta"]
@@ -145,12 +169,12 @@ def test_names_that_the_hub_does_not_know(monkeypatch):
 
 
 def test_vocabularies_that_cannot_be_trained():
-    with pytest.raises(ValueError, match="kind='wordpiece': choose 'bpe' or 'sentencepiece'"):
-        train_vocabulary(DOCUMENTS, 400, "wordpiece")
+    with pytest.raises(ValueError, match="kind='words': choose 'bpe', 'sentencepiece', 'wordpiece'"):
+        train_vocabulary(DOCUMENTS, 400, "words")
     with pytest.raises(ValueError, match="max_bytes=0"):
         train_vocabulary(DOCUMENTS, 400, max_bytes=0)
-    for kind in ("bpe", "sentencepiece"):
-        with pytest.raises(ValueError, match="size=256: .* 257 tokens"):
+    for kind in ("bpe", "sentencepiece", "wordpiece"):
+        with pytest.raises(ValueError, match="size=256: .* alone are 257"):
             train_vocabulary(DOCUMENTS, 256, kind)
         for documents in ([], [Document("d", "")], [Document("d", " \n")]):
             with pytest.raises(ValueError, match="a corpus with no text"):
@@ -225,4 +249,4 @@ def test_tokenizers_that_might_read_pieces_in_another_way():
     assert not tokenizes_pieces_alike(gpt2_like(bos_token="a\nb"))
     bert = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     bert.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    assert not tokenizes_pieces_alike(PreTrainedTokenizerFast(tokenizer_object=bert))
+    assert tokenizes_pieces_alike(PreTrainedTokenizerFast(tokenizer_object=bert))

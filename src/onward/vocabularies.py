@@ -3,6 +3,7 @@
     byte_tokenizer()                                         one token per byte
     train_vocabulary(documents, 32_000)                      byte-level BPE
     train_vocabulary(documents, 32_000, "sentencepiece")     unigram pieces; bytes for the rest
+    train_vocabulary(documents, 30_000, "wordpiece")         BERT's: lower case, with [CLS], [SEP] and [MASK]
     load_tokenizer("bytes" | "my_vocabulary/" | "gpt2")      what was saved, here or on the Hub
 """
 
@@ -12,12 +13,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from onward.corpora import Document
 from onward.pretrained import PACKAGED, HubUnreachable, hub_is_reachable, source_of
@@ -96,17 +97,21 @@ def train_vocabulary(
 
     `bpe` joins bytes. `sentencepiece` is a unigram vocabulary like those of SentencePiece: a space is written ▁,
     and characters too rare for a token of their own are read as bytes. Neither mixes letters, digits and signs
-    in a token, both join runs of spaces, and both give every text back as it was. A corpus with too little
-    variety for `size` tokens gives fewer.
+    in a token, both join runs of spaces, and both give every text back as it was. `wordpiece` is BERT's, and what
+    masked language models are trained with: words in lower case without accents, each cut into pieces of which all but
+    the first begin with ##, and characters too rare for a token unknown. A corpus with too little variety for `size`
+    tokens gives fewer.
 
     Longer corpora are sampled down to `max_bytes`, evenly from beginning to end: 100 MB hold all the words that
     matter, and take some minutes. `documents` are read once, one at a time. `progress` is told what is being done.
     """
     if kind not in KINDS:
-        raise ValueError(f"kind={kind!r}: choose {' or '.join(map(repr, KINDS))}")
+        raise ValueError(f"kind={kind!r}: choose {', '.join(map(repr, KINDS))}")
     smallest = len(BYTES) + 1
     if size < smallest:
-        raise ValueError(f"size={size}: the bytes and {END} alone are {smallest} tokens; choose at least that many")
+        raise ValueError(
+            f"size={size}: bytes, or letters, and special tokens alone are {smallest}; choose at least that many"
+        )
     if max_bytes < 1:
         raise ValueError(f"max_bytes={max_bytes}: read at least one byte")
     report = progress or (lambda _: None)
@@ -114,7 +119,7 @@ def train_vocabulary(
     if not any(text.strip() for text in texts):
         raise ValueError("a corpus with no text: a vocabulary needs some documents to be trained on")
     report(f"read {sum(map(len, texts)):,} characters")
-    return _wrapped(KINDS[kind](texts, size, report))
+    return KINDS[kind](texts, size, report)
 
 
 def _sample(documents: Iterable[Document], max_bytes: int) -> list[str]:
@@ -139,7 +144,7 @@ def _short_pieces(text: str) -> Iterator[str]:
         yield from (piece[start : start + 2 * PIECE] for start in range(0, len(piece), 2 * PIECE))
 
 
-def _train_bpe(texts: list[str], size: int, report: Report) -> Tokenizer:
+def _train_bpe(texts: list[str], size: int, report: Report) -> PreTrainedTokenizerFast:
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size,
@@ -150,7 +155,43 @@ def _train_bpe(texts: list[str], size: int, report: Report) -> Tokenizer:
     )
     report("joining bytes")
     tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+    return _wrapped(tokenizer)
+
+
+def _train_wordpiece(texts: list[str], size: int, report: Report) -> PreTrainedTokenizerFast:
+    empty = BertTokenizer()
+    special = [empty.pad_token, empty.unk_token, empty.cls_token, empty.sep_token, empty.mask_token]
+    backend = empty.backend_tokenizer
+    report("counting words")
+    words: Counter[str] = Counter()
+    for text in texts:
+        normal = backend.normalizer.normalize_str(text)
+        words.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
+    first, later = _letters(words, limit=size // 4)
+    # The trainer would number ## letters in the order in which it meets them, and that is another on every run.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        limit_alphabet=len(first),
+        initial_alphabet=first,
+        special_tokens=[*special, *(f"##{letter}" for letter in later)],
+        show_progress=False,
+    )
+    report("joining letters")
+    backend.train_from_iterator(texts, trainer)
+    return BertTokenizer(vocab=empty.get_vocab())
+
+
+def _letters(words: Mapping[str, int], limit: int) -> tuple[list[str], list[str]]:
+    """The most frequent letters, up to COVERAGE of the text, and those of them that go on with a word."""
+    counts: Counter[str] = Counter()
+    later: set[str] = set()
+    for word, count in words.items():
+        for letter in word:
+            counts[letter] += count
+        later.update(word[1:])
+    common = _most_common(counts, limit // 2)
+    return sorted(common), sorted(later.intersection(common))
 
 
 # --- SentencePiece ---------------------------------------------------------------------------------
@@ -164,7 +205,7 @@ COVERAGE = 0.9995  # SentencePiece's
 LONGEST = 16  # SentencePiece's
 
 
-def _train_sentencepiece(texts: list[str], size: int, report: Report) -> Tokenizer:
+def _train_sentencepiece(texts: list[str], size: int, report: Report) -> PreTrainedTokenizerFast:
     room = size - len(BYTES) - 1
     characters = _common_characters(texts, limit=room // 2)
     between = re.compile(f"[^{re.escape(characters)}]+" if characters else r"(?s:.+)")
@@ -174,7 +215,7 @@ def _train_sentencepiece(texts: list[str], size: int, report: Report) -> Tokeniz
     # found in any text, because WORDS splits signs from letters.
     vocabulary = [(END, 0.0), *((byte, 0.0) for byte in BYTES)]
     vocabulary += sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
-    return _sentencepiece(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
+    return _wrapped(_sentencepiece(models.Unigram(vocabulary, unk_id=0, byte_fallback=True)))
 
 
 def _sentencepiece(model: models.Model) -> Tokenizer:
@@ -200,15 +241,19 @@ def _common_characters(texts: list[str], limit: int) -> str:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
+    return "".join(_most_common(counts, limit, but=(SPACE, ESCAPE)))
+
+
+def _most_common(counts: Counter[str], limit: int, but: Collection[str] = ()) -> list[str]:
     missing = COVERAGE * counts.total()
     common: list[str] = []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if missing <= 0 or len(common) == limit:
             break
         missing -= count
-        if character not in (SPACE, ESCAPE):
+        if character not in but:
             common.append(character)
-    return "".join(common)
+    return common
 
 
 def _train_pieces(parts: list[str], room: int, report: Report) -> dict[str, float]:
@@ -276,9 +321,10 @@ def _score_without(piece: str, scores: Mapping[str, float]) -> float:
     return best[-1]
 
 
-KINDS: dict[str, Callable[[list[str], int, Report], Tokenizer]] = {
+KINDS: dict[str, Callable[[list[str], int, Report], PreTrainedTokenizerFast]] = {
     "bpe": _train_bpe,
     "sentencepiece": _train_sentencepiece,
+    "wordpiece": _train_wordpiece,
 }
 
 
@@ -302,7 +348,7 @@ def tokenizes_pieces_alike(tokenizer: PreTrainedTokenizerBase) -> bool:
 
     They have if a tokenizer first of all splits text into words that never go on from a letter to whitespace, and
     that depend on what follows them at the end of whitespace only. That is true of GPT-2's words, which many
-    tokenizers use, and of ours. Where it is not known to be true, the answer is no.
+    tokenizers use, of BERT's, and of ours. Where it is not known to be true, the answer is no.
     """
     if not tokenizer.is_fast:
         return False
@@ -331,12 +377,14 @@ def _keeps_borders(normalizer: dict[str, Any]) -> bool:
     match normalizer:
         case {"type": "Replace", "pattern": {"String": old}, "content": new}:
             return len(old) == 1 and bool(new) and not re.search(r"\s", old + new)
+        case {"type": "BertNormalizer"}:
+            return True  # looks at one letter, and the accents after it, at a time
     return False
 
 
 def _splits_at_borders(step: dict[str, Any]) -> bool:
     match step:
-        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
+        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True} | {"type": "BertPreTokenizer"}:
             return True
         case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
             return bool(pattern == WORDS)

@@ -14,6 +14,7 @@ from .shared import CorpusName, Field, Out, Pattern, console, load_texts, say, w
 class Kind(StrEnum):
     bpe = "bpe"
     sentencepiece = "sentencepiece"
+    wordpiece = "wordpiece"
 
 
 def vocabulary(
@@ -21,10 +22,13 @@ def vocabulary(
     pattern: Pattern = None,
     field: Field = None,
     size: Annotated[int, typer.Option(help="How many tokens; of little text there are fewer.")] = 32_000,
-    kind: Annotated[Kind, typer.Option(help="Joined bytes, or pieces as SentencePiece has them.")] = Kind.bpe,
+    kind: Annotated[Kind, typer.Option(help="Joined bytes, pieces as SentencePiece has them, or BERT's.")] = Kind.bpe,
     out: Out = Path("runs/vocabulary"),
 ) -> None:
-    """Make a vocabulary of a corpus's training text, for `onward train PRESET --tokenizer FOLDER`."""
+    """Make a vocabulary of a corpus's training text, for `onward train PRESET --tokenizer FOLDER`.
+
+    Block-recurrent models take any kind, masked language models (bert, recurrent-bert) wordpiece.
+    """
     from ..streams import tokenize
     from ..vocabularies import holds_tokenizer, train_vocabulary
 
