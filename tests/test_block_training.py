@@ -17,10 +17,9 @@ from test_training import (
 from transformers import Adafactor, AutoModelForCausalLM, Trainer, TrainerControl, TrainerState
 
 from onward import BlockState, vocabularies
-from onward.streams import Lanes, tokenize
+from onward.streams import Lanes, collate, tokenize
 from onward.training import NonFiniteLossError, RecurrentTrainer, TrainingRecipe, train
 from onward.training import checkpoints as on_disk
-from onward.training.feeding import collate
 from onward.training.lanes import CarriedStates
 from onward.training.optimizers import inverse_sqrt
 from onward.training.trainer import SaveMoreOften

@@ -93,7 +93,8 @@ def test_training_is_the_same_on_every_run(kind):
 
 
 def test_wordpiece_is_berts(tmp_path):
-    prose = [Document("prose", "The reader's ÉLAN was great; greater readers read greatly, and the greatest reread. " * 40)]
+    text = "The reader's ÉLAN was great; greater readers read greatly, and the greatest reread. "
+    prose = [Document("prose", text * 40)]
     tokenizer = train_vocabulary(prose, 300, "wordpiece")
     assert train_vocabulary(prose, 300, "wordpiece").get_vocab() == tokenizer.get_vocab()
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))

@@ -210,7 +210,7 @@ class Lanes(Dataset[dict[str, Tensor]]):
         self._steps = [array("q") for _ in range(lanes)]
         free = [(0, lane) for lane in range(lanes)]
         for epoch in range(epochs):
-            for document in _order(len(documents), seed, epoch):
+            for document in order(len(documents), seed, epoch):
                 step, lane = free[0]
                 self._taken[lane].append(document)
                 self._steps[lane].append(step)
@@ -234,7 +234,8 @@ class Lanes(Dataset[dict[str, Tensor]]):
         return segment | {"starts_document": torch.tensor(start == 0)}
 
 
-def _order(count: int, seed: int | None, epoch: int) -> list[int]:
+def order(count: int, seed: int | None, epoch: int) -> list[int]:
+    """In which order so many things are read in an epoch; as they are, if `seed` is None."""
     if seed is None:
         return list(range(count))
     # Python promises these numbers for all its versions, so that a run can be resumed with another one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from .. import streams
-from ..streams import TokenizedDocument
+from ..streams import Segments, TokenizedDocument
 from .recipe import TrainingRecipe
+from .validation import document_losses
 
 if TYPE_CHECKING:
     from .trainer import RecurrentTrainer
+
+
+OF_CARRIERS = ("backbone_learning_rate", "carrier_learning_rate", "windows_per_segment", "train", "lora_rank")
+OF_MASKS = ("masked_share", "whole_words", "sequence_length")
+"""Fields of a recipe that mean something to one kind of model only."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,15 @@ class Feeding(ABC):
     ends_documents: ClassVar[bool] = False  # whether texts get an end of text that the model learns
     every_gradient: ClassVar[bool] = False  # whether the model makes one for every parameter on several processes
 
-    def __init__(self, model: Any, recipe: TrainingRecipe):
+    def __init__(self, model: Any, recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase | None = None):
         recipe.refuse(self.foreign, self.kind)
-        self.model, self.recipe = model, recipe
+        self.model, self.recipe, self.tokenizer = model, recipe, tokenizer
+        self.check()
         self.rows = recipe.rows(self.length)
         """How many an update has, over all processes."""
+
+    def check(self) -> None:  # noqa: B027
+        """Refuses a model, a recipe and a tokenizer that do not go together."""
 
     # -- data
 
@@ -76,8 +86,26 @@ class Feeding(ABC):
     def data(self, documents: Sequence[TokenizedDocument]) -> tuple[Dataset, int]:
         """What is read in training, and how many epochs reading it once is."""
 
-    def check_documents(self, documents: Sequence[TokenizedDocument]) -> None:  # noqa: B027
+    @abstractmethod
+    def validation_data(self, documents: Sequence[TokenizedDocument]) -> Dataset:
+        """What is read in validation, all of it each time."""
+
+    @abstractmethod
+    def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """A batch, with a mask even where nothing is padded: Trainer counts tokens by it."""
+
+    def check_documents(self, documents: Sequence[TokenizedDocument]) -> None:
         """Refuses documents from which nothing can be learnt."""
+        largest = max((int(document.ids.max()) for document in documents if len(document)), default=0)
+        if largest >= self.model.config.vocab_size:
+            raise ValueError(
+                f"the documents have the id {largest}, and the model's vocabulary {self.model.config.vocab_size} ids, "
+                "from 0: train with the tokenizer that the model was made for, or a config with a larger vocab_size"
+            )
+
+    def tokens(self, dataset: Any, documents: Sequence[TokenizedDocument]) -> int:
+        """In one epoch."""
+        return sum(map(len, documents))
 
     def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:
         """On average."""
@@ -93,7 +121,7 @@ class Feeding(ABC):
         def every(tokens: int) -> int:
             return min(max(1, round(tokens / tokens_per_step)), steps)
 
-        tokens = min(steps * tokens_per_step, recipe.epochs * sum(map(len, documents)))
+        tokens = min(steps * tokens_per_step, recipe.epochs * self.tokens(dataset, documents))
         save = None if recipe.save_every_tokens is None else every(recipe.save_every_tokens)
         return Plan(steps, round(tokens), every(recipe.evaluate_every_tokens), save)
 
@@ -101,11 +129,14 @@ class Feeding(ABC):
         """How much of a usual step this one, counted from 0, is; its learning rate is that much smaller."""
         return 1.0
 
-    @abstractmethod
-    def pieces(self, length: int) -> Iterator[tuple[int, int]]:
-        """In which pieces a document of this length is read whole, each from one token up to another."""
-
     # -- the model
+
+    loss: ClassVar[Callable[..., Tensor] | None] = None
+    """Of a model's outputs and labels, and of how many labels an update has; None for the model's own."""
+
+    @abstractmethod
+    def losses(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        """Per row of a batch of validation data, the total loss and the number of labels, [B, 2]."""
 
     @property
     def reads_piecewise(self) -> bool:
@@ -130,8 +161,21 @@ class Feeding(ABC):
         """The last thing before the first step of a run that is not taken up again."""
 
 
-def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """A batch with a mask even where nothing is padded: Trainer counts tokens by it."""
-    batch = streams.collate(rows)
-    batch.setdefault("attention_mask", torch.ones_like(batch["input_ids"]))
-    return batch
+class DocumentFeeding(Feeding):
+    """For models that read whole documents, piece by piece."""
+
+    def validation_data(self, documents: Sequence[TokenizedDocument]) -> Dataset:
+        # Documents of like length together, so that rows of a batch end together.
+        return Segments(sorted(documents, key=len, reverse=True), max(map(len, documents)))
+
+    def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        batch = streams.collate(rows)
+        batch.setdefault("attention_mask", torch.ones_like(batch["input_ids"]))
+        return batch
+
+    def losses(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        return document_losses(model, batch, self.pieces(batch["input_ids"].shape[1]))
+
+    @abstractmethod
+    def pieces(self, length: int) -> Iterator[tuple[int, int]]:
+        """In which pieces a document of this length is read whole, each from one token up to another."""

@@ -14,12 +14,12 @@ from transformers import TrainingArguments
 from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
 from ..streams import Lanes, TokenizedDocument
 from .checkpoints import lanes_file, lanes_in, saved_lanes
-from .feeding import Carried, Feeding
+from .feeding import OF_CARRIERS, OF_MASKS, Carried, DocumentFeeding
 
 
-class LaneFeeding(Feeding):
+class LaneFeeding(DocumentFeeding):
     kind = "block-recurrent"
-    foreign = ("backbone_learning_rate", "carrier_learning_rate", "windows_per_segment", "train", "lora_rank")
+    foreign = OF_CARRIERS + OF_MASKS
     sampling = "sequential"  # Lanes shuffle the documents themselves
     ends_documents = True
     every_gradient = True
@@ -35,14 +35,6 @@ class LaneFeeding(Feeding):
             # One more than is read, so that no lane stands idle when the run ends.
             epochs = min(epochs, math.ceil(self.recipe.max_tokens / sum(map(len, documents))) + 1)
         return Lanes(documents, self.rows, self.length, epochs=epochs, seed=self.recipe.seed), epochs
-
-    def check_documents(self, documents: Sequence[TokenizedDocument]) -> None:
-        largest = max((int(document.ids.max()) for document in documents if len(document)), default=0)
-        if largest >= self.model.config.vocab_size:
-            raise ValueError(
-                f"the documents have the id {largest}, and the model's vocabulary {self.model.config.vocab_size} ids, "
-                "from 0: train with the tokenizer that the model was made for, or a config with a larger vocab_size"
-            )
 
     def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:
         """While no lane stands idle, as at the end some do."""

@@ -31,6 +31,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         "patience": None,
         "gradient_checkpointing": False,
     },
+    # BERT's. It trained for 1,000,000 steps: max_tokens=131_072_000_000.
+    "masked": {
+        "learning_rate": 1e-4,
+        "schedule": "linear",
+        "warmup_steps": 10_000,
+        "weight_decay": 0.01,
+        "batch_size": 256,
+        "epochs": 1,
+        "evaluate_every_tokens": 20_000_000,
+        "patience": None,
+        "gradient_checkpointing": False,
+    },
 }
 # Adafactor's rate is relative to the size of each parameter, AdamW's is not: this one, of 0.0016 at most, is ours.
 WITH_ADAMW: dict[str, dict[str, Any]] = {"block-recurrent": {"learning_rate": 0.05, "max_grad_norm": 1.0}}
@@ -69,7 +81,9 @@ class TrainingRecipe:
         train: "all" parameters that are not frozen, the "carrier" alone, or carrier and "lora" adapters of
             the backbone, which are merged into it at the end.
         gradient_checkpointing: keep only the state between windows, and run each window again for its
-            gradients.
+            gradients. Of masked language models, what goes from layer to layer, and run each layer again.
+        masked_share, whole_words, sequence_length: masked language models only. How many tokens are hidden; whether all
+            pieces of a word at once; and how long rows are, None for all the positions that the model has.
     """
 
     optimizer: str = "adamw"
@@ -95,11 +109,14 @@ class TrainingRecipe:
     lora_rank: int = 16
     gradient_checkpointing: bool = True
     bf16: bool = False
+    masked_share: float = 0.15
+    whole_words: bool = False
+    sequence_length: int | None = None
     seed: int = 0
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> TrainingRecipe:
-        """The recipe for "window-recurrent" or "block-recurrent" models, with any field changed."""
+        """The recipe for "window-recurrent", "block-recurrent" or "masked" models, with any field changed."""
         if name not in PRESETS:
             raise ValueError(f"no recipe {name!r}: choose one of {', '.join(map(repr, PRESETS))}")
         values = dict(PRESETS[name])
@@ -113,10 +130,12 @@ class TrainingRecipe:
         self._choose("optimizer", OPTIMIZERS)
         self._choose("schedule", tuple(SCHEDULES))
         self._choose("train", TRAINED)
-        for name in ("gradient_checkpointing", "bf16"):
+        for name in ("gradient_checkpointing", "bf16", "whole_words"):
             self._choose(name, (True, False))
-        for name in ("learning_rate", "epochs"):
+        for name in ("learning_rate", "epochs", "masked_share"):
             self._number(name, above=0)
+        if self.masked_share >= 1:
+            raise ValueError(f"masked_share={self.masked_share!r}: something must be left to read; choose less than 1")
         for name in ("backbone_learning_rate", "carrier_learning_rate", "save_every_minutes"):
             self._number(name, above=0, or_none=True)
         for name in ("weight_decay", "max_grad_norm"):
@@ -133,6 +152,7 @@ class TrainingRecipe:
             self._number(name, at_least=1, whole=True)
         for name in ("tokens_per_step", "segments_at_once", "max_tokens", "patience", "save_every_tokens"):
             self._number(name, at_least=1, whole=True, or_none=True)
+        self._number("sequence_length", at_least=3, whole=True, or_none=True)
 
     def _choose(self, name: str, allowed: tuple[Any, ...]) -> None:
         if getattr(self, name) not in allowed:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import (
+    BertForMaskedLM,
     EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -23,10 +24,11 @@ from transformers import (
 from ..corpora import Document
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
-from ..streams import Segments, TokenizedDocument, tokenize
+from ..streams import TokenizedDocument, tokenize
 from . import checkpoints
-from .feeding import Feeding, Plan, collate
+from .feeding import Feeding, Plan
 from .lanes import LaneFeeding
+from .masked import MaskedFeeding
 from .progress import ProgressBar, Stopwatch
 from .recipe import SCHEDULES, TrainingRecipe
 from .record import RESULT, TrainingResult, claim, describe, load_result, read_result, save_result
@@ -36,6 +38,7 @@ from .trainer import EveryGradient, RecurrentTrainer, SaveMoreOften
 FEEDINGS: dict[type[PreTrainedModel], type[Feeding]] = {
     WindowRecurrentForCausalLM: SegmentFeeding,
     BlockRecurrentForCausalLM: LaneFeeding,
+    BertForMaskedLM: MaskedFeeding,  # and so the recurrent one
 }
 
 
@@ -56,7 +59,8 @@ def train(
     Window-recurrent models read segments, each of which starts anew. Recurrent ones, their constant controls and
     plain windows (the carriers "constant" and "none") read the same in the same order, which only the recipe's seed
     decides. Block-recurrent models read lanes: the state goes on from step to step to a document's end. Validation
-    documents are read whole. Without a recipe it is the one of the model's paper.
+    documents are read whole. Masked language models, BertForMaskedLM and RecurrentBertForMaskedLM, read rows of packed
+    text with some tokens hidden. Without a recipe it is the one of the model's paper.
 
     Called again with the same arguments, a run that was killed goes on from its last complete checkpoint as
     if nothing had happened, and one that has ended only loads its result. `resume=False` refuses a folder
@@ -64,7 +68,7 @@ def train(
     """
     kind = _feeding_of(model)
     recipe = recipe or TrainingRecipe.preset(kind.kind)
-    feeding = kind(model, recipe)
+    feeding = kind(model, recipe, tokenizer)
     _check_logging(report_to)
     training = _tokenized(train_documents, tokenizer, "training", feeding.ends_documents)
     validation = _tokenized(validation_documents, tokenizer, "validation", feeding.ends_documents)
@@ -140,8 +144,8 @@ def _feeding_of(model: Any) -> type[Feeding]:
         if isinstance(model, kind):
             return feeding
     raise TypeError(
-        f"train takes a recurrent language model, got {type(model).__name__}: give it recurrence with "
-        "onward.add_recurrence(model), with carrier='none' for plain windows"
+        f"train takes a recurrent language model or a masked one of BERT's kind, got {type(model).__name__}: give a "
+        "language model recurrence with onward.add_recurrence(model), with carrier='none' for plain windows"
     )
 
 
@@ -182,8 +186,6 @@ def _make_trainer(
     report_to: str | list[str],
 ) -> tuple[RecurrentTrainer, Plan]:
     dataset, epochs = feeding.data(training)
-    # Documents of like length together, so that rows of a batch end together.
-    whole = Segments(sorted(validation, key=len, reverse=True), max(map(len, validation)))
     recipe, plan = feeding.recipe, feeding.plan(dataset, training, epochs)
     callbacks: list[transformers.TrainerCallback] = [Stopwatch()]
     if feeding.every_gradient:
@@ -195,9 +197,10 @@ def _make_trainer(
         feeding.model,
         _arguments(folder, feeding, plan, report_to),
         feeding=feeding,
-        data_collator=collate,
+        data_collator=feeding.collate,
+        compute_loss_func=feeding.loss,
         train_dataset=dataset,
-        eval_dataset=whole,
+        eval_dataset=feeding.validation_data(validation),
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)

@@ -13,15 +13,16 @@ from torch.utils.data import Dataset
 from .. import windows
 from ..models.window_recurrent import CARRIERS, WindowRecurrentForCausalLM
 from ..streams import Segments, TokenizedDocument
-from .feeding import Feeding
+from .feeding import OF_MASKS, DocumentFeeding
 from .trainable import trainable
 
 if TYPE_CHECKING:
     from .trainer import RecurrentTrainer
 
 
-class SegmentFeeding(Feeding):
+class SegmentFeeding(DocumentFeeding):
     kind = "window-recurrent"
+    foreign = OF_MASKS
     sampling = "random"
     model: WindowRecurrentForCausalLM
 

@@ -37,18 +37,12 @@ def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def never_empty(mask: Tensor) -> Tensor:
-    """A mask [B, N] with one token at least: models do not go through their layers for padding alone."""
-    if mask.any():
-        return mask
-    mask = mask.clone()
-    mask[0, 0] = 1
-    return mask
-
-
 def as_long_everywhere(batch: dict[str, Tensor], accelerator: Any) -> dict[str, Tensor]:
     """The batch, padded to the longest of all processes."""
     length = batch["input_ids"].shape[1]
     longest = int(accelerator.gather(torch.tensor([length], device=accelerator.device)).max())
-    padding = {"input_ids": 0, "attention_mask": 0, "shift_labels": IGNORED}
-    return {name: nn.functional.pad(batch[name], (0, longest - length), value=x) for name, x in padding.items()}
+    return {
+        name: nn.functional.pad(tensor, (0, longest - length), value=IGNORED if "labels" in name else 0)
+        for name, tensor in batch.items()
+        if tensor.dim() == 2
+    }

@@ -18,8 +18,8 @@ from transformers.trainer_utils import EvalLoopOutput
 from . import checkpoints
 from .feeding import Feeding
 from .optimizers import adafactor, inverse_sqrt_schedule
-from .sharding import as_long_everywhere, check_fsdp, is_sharded, never_empty
-from .validation import document_losses
+from .sharding import as_long_everywhere, check_fsdp, is_sharded
+from .validation import never_empty
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -139,7 +139,7 @@ class RecurrentTrainer(Trainer):
         if self.is_fsdp_enabled:
             inputs["attention_mask"] = never_empty(inputs["attention_mask"])
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        self.carried.after(outputs.state)
+        self.carried.after(outputs.get("state"))
         return (loss, outputs) if return_outputs else loss
 
     def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
@@ -193,8 +193,7 @@ class RecurrentTrainer(Trainer):
             batch = self._prepare_inputs(batch)
             if self.is_fsdp_enabled:
                 batch = as_long_everywhere(batch, self.accelerator)
-            pieces = self.feeding.pieces(batch["input_ids"].shape[1])
-            of_rows = document_losses(self.model, batch, pieces)
+            of_rows = self.feeding.losses(self.model, batch)
             # Several processes share the documents; copies that only fill up the last batch are left out.
             totals += self.accelerator.gather_for_metrics(of_rows).sum(0).cpu()
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)

@@ -93,6 +93,7 @@ class _Recurrent(bert.BertPreTrainedModel):
     config_class = RecurrentBertConfig
     config: RecurrentBertConfig
     _supports_flex_attn = False
+    accepts_loss_kwargs = False  # as BERT, whose losses are means: Trainer is to take the mean of a step's batches
     _no_split_modules = ["BertEmbeddings", "RecurrentBertLayer"]
 
     @torch.no_grad()

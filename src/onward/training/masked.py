@@ -1,0 +1,124 @@
+"""Masked language models are fed rows of packed text, some of whose tokens are hidden; nothing is carried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import BertForMaskedLM, PreTrainedTokenizerBase
+
+from ..masked_texts import Hiding, PackedTexts, collate
+from ..ops.language_loss import IGNORED
+from ..streams import TokenizedDocument
+from .feeding import OF_CARRIERS, Feeding
+
+
+def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Over all hidden tokens of an update, where BERT's own would be the mean of its batches' means."""
+    wanted = labels[labels != IGNORED]
+    total = cross_entropies(outputs.logits, wanted).sum()
+    return total / (len(wanted) if num_items_in_batch is None else num_items_in_batch)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """logits: [M, V], labels: [M] -> [M]; half precision is not enough for it."""
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    return nn.functional.cross_entropy(logits.to(exact), labels, reduction="none")
+
+
+class MaskedFeeding(Feeding):
+    kind = "masked"
+    foreign = OF_CARRIERS
+    sampling = "sequential"  # PackedTexts shuffles by itself
+    every_gradient = True
+    loss = staticmethod(mean_loss)
+    model: BertForMaskedLM
+    tokenizer: PreTrainedTokenizerBase
+
+    def check(self) -> None:
+        needed = ("mask", "cls", "sep", "pad")
+        missing = [name for name in needed if getattr(self.tokenizer, f"{name}_token_id") is None]
+        if missing:
+            raise ValueError(
+                f"the tokenizer has no {missing[0]} token, which masked language models need: use BERT's, or make one "
+                "with train_vocabulary(documents, size, 'wordpiece')"
+            )
+        positions = self.model.config.max_position_embeddings
+        if self.length > positions:
+            raise ValueError(
+                f"sequence_length={self.length} is more than the model's max_position_embeddings={positions}: choose a "
+                "smaller one"
+            )
+        self.hiding = Hiding.with_tokenizer(
+            self.tokenizer, self.model.config.vocab_size, self.recipe.masked_share, self.recipe.whole_words
+        )
+
+    # -- data
+
+    @property
+    def length(self) -> int:
+        return self.recipe.sequence_length or self.model.config.max_position_embeddings
+
+    def data(self, documents: Sequence[TokenizedDocument]) -> tuple[Dataset, int]:
+        epochs = math.ceil(self.recipe.epochs)
+        packed = partial(PackedTexts, documents, self.length, self.tokenizer, self.hiding, seed=self.recipe.seed)
+        if self.recipe.max_tokens is not None:
+            epochs = min(epochs, math.ceil(self.recipe.max_tokens / packed().tokens))
+        return packed(epochs=epochs), epochs
+
+    def validation_data(self, documents: Sequence[TokenizedDocument]) -> Dataset:
+        """The same tokens are hidden at every validation of every run."""
+        return PackedTexts(documents, self.length, self.tokenizer, self.hiding, seed=None)
+
+    def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        batch = collate(rows, self.tokenizer.pad_token_id)
+        # Beside the labels, which Trainer takes out for the loss: where the model is to make logits at all.
+        return batch | {"asked": batch["labels"] != IGNORED}
+
+    def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:
+        return self.rows * dataset.tokens / dataset.rows
+
+    def tokens(self, dataset: Any, documents: Sequence[TokenizedDocument]) -> int:
+        return dataset.tokens
+
+    # -- the model
+
+    @contextmanager
+    def trainable(self) -> Iterator[None]:
+        with only_where_asked(self.model):
+            yield
+
+    def losses(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        labels = batch["labels"]
+        logits = model(batch["input_ids"], attention_mask=batch["attention_mask"], asked=batch["asked"]).logits
+        totals = torch.zeros(len(labels), 2, dtype=torch.float64, device=labels.device)
+        rows, _ = batch["asked"].nonzero(as_tuple=True)
+        each = cross_entropies(logits, labels[batch["asked"]]).double()
+        return totals.index_add(0, rows, torch.stack([each, torch.ones_like(each)], 1))
+
+
+@contextmanager
+def only_where_asked(model: BertForMaskedLM) -> Iterator[None]:
+    """While this is entered, `model(..., asked=mask)` makes logits [M, V] of the M tokens of the mask [B, N] only: of
+    the others no one wants to know, and they would be six sevenths of a large part of the work."""
+    asked: list[Tensor | None] = [None]
+
+    def take(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        asked[0] = kwargs.pop("asked", None)
+        return args, kwargs
+
+    def choose(head: nn.Module, args: tuple) -> tuple | None:
+        return args if asked[0] is None else (args[0][asked[0]],)
+
+    hooks = [model.register_forward_pre_hook(take, with_kwargs=True), model.cls.register_forward_pre_hook(choose)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
