@@ -13,8 +13,7 @@ from .shared import (
     Pattern,
     console,
     documents_in,
-    is_block_folder,
-    is_preset,
+    kind_of,
     on_device,
     say,
     usable_file,
@@ -42,7 +41,7 @@ def embed(
     from ..models.window_recurrent import MODELS, WindowRecurrenceConfig, WindowRecurrentModel
     from ..pretrained import load_backbone
 
-    if is_preset(model) or is_block_folder(model):
+    if kind_of(model) == "block-recurrent":
         raise ValueError(f"{model} is block-recurrent, and vectors come from backbones and window-recurrent models")
     auto = AutoModel
     if (Path(model) / "config.json").is_file():

@@ -136,6 +136,11 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
     refuse_encoder(name)
     if is_preset(name):
         raise ValueError(f"{name} is a preset, not a trained model: train it with `onward train`, and give its folder")
+    if kind_of(name) == "masked":
+        raise ValueError(
+            f"{name} is a masked language model, and this verb is for those that predict the next token: use it in "
+            "transformers' fill-mask pipeline, or `onward finetune`"
+        )
     model, tokenizer = load_backbone(name, head or AutoModelForCausalLM)
     if not isinstance(model, (WindowRecurrentModel, BlockRecurrentForCausalLM)):
         if window is None:
@@ -160,19 +165,34 @@ def on_device(model: Any) -> Any:
     return model if accelerator is None else model.to(accelerator)
 
 
-def is_preset(name: str) -> bool:
-    """Whether this names a block-recurrent model to be made, as "Rec:fixed:skip" does; refuses misspelt ones."""
-    from ..models.block_recurrent import PRESETS
+OF_MODEL_TYPES = {"block_recurrent": "block-recurrent", "bert": "masked", "recurrent_bert": "masked"}
 
-    if name in PRESETS or ":" not in name or Path(name).exists():
-        return name in PRESETS
-    known = {preset.lower(): preset for preset in PRESETS}
+
+def kind_of(name: str) -> str:
+    """"block-recurrent", "masked" or "window-recurrent": what a preset names, or a folder holds."""
+    if is_preset(name):
+        return "masked" if name.startswith(("bert:", "recurrent-bert:")) else "block-recurrent"
+    config = Path(name).expanduser() / "config.json"
+    if not config.is_file():
+        return "window-recurrent"
+    model_type = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    return OF_MODEL_TYPES.get(model_type, "window-recurrent")
+
+
+def is_preset(name: str) -> bool:
+    """Whether this names a model to be made, as "Rec:fixed:skip" and "bert:base" do; refuses misspelt ones."""
+    from ..models import block_recurrent, recurrent_bert
+
+    presets = (*block_recurrent.PRESETS, *recurrent_bert.PRESETS)
+    if name in presets or ":" not in name or Path(name).exists():
+        return name in presets
+    if name.startswith(UPCYCLED) and len(name) > len(UPCYCLED):
+        return True
+    known = {preset.lower(): preset for preset in presets}
     close = [known[match] for match in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose one of {', '.join(PRESETS)}"
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose one of {', '.join(presets)}"
     raise ValueError(f"there is no preset {name!r}: {hint}")
 
 
-def is_block_folder(name: str) -> bool:
-    """Whether this is a folder that holds a block-recurrent model."""
-    config = Path(name).expanduser() / "config.json"
-    return config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("model_type") == "block_recurrent"
+UPCYCLED = "recurrent-bert:"
+"""And then a folder, or a name on the Hub: a recurrent BERT that starts from what that BERT has learned."""

@@ -1,4 +1,4 @@
-"""`onward train`: a backbone with recurrence, or a block-recurrent model from its first weights on."""
+"""`onward train`: a backbone with recurrence, or a model of its own from its first weights on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .shared import CorpusName, Field, Out, Pattern, is_block_folder, is_preset, say, worded
+from .shared import CorpusName, Field, Out, Pattern, kind_of, say, worded
 
 
 class Trained(StrEnum):
@@ -22,8 +22,12 @@ def of_windows(*names: str, help: str) -> Any:
     return typer.Option(*names, help=help, rich_help_panel="Only for window-recurrent models")
 
 
-def of_blocks(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="Only for block-recurrent models", **more)
+def of_presets(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Only for block-recurrent and masked models", **more)
+
+
+def of_masks(*names: str, help: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Only for masked language models")
 
 
 WINDOW_OPTIONS = {
@@ -38,13 +42,15 @@ WINDOW_OPTIONS = {
     "lora_rank": "--lora-rank",
     "with_controls": "--with-controls",
 }
-BLOCK_OPTIONS = {"tokenizer": "--tokenizer", "settings": "--set"}
+PRESET_OPTIONS = {"tokenizer": "--tokenizer", "settings": "--set"}
+MASK_OPTIONS = {"masked_share": "--masked-share", "whole_words": "--whole-words"}
 
 Source = Annotated[
     str,
     typer.Argument(
-        help="A backbone that gains recurrence (a folder, a Hub name, smollm2-135m), or a block-recurrent model: a "
-        "preset such as Rec:fixed:skip, or a folder to train on.",
+        help="A backbone that gains recurrence (a folder, a Hub name, smollm2-135m); a block-recurrent model: a preset "
+        "such as Rec:fixed:skip, or a folder to train on; or a masked one: bert:base, recurrent-bert:base, a folder, "
+        "or recurrent-bert:NAME, which starts from the BERT of that name.",
     ),
 ]
 
@@ -55,23 +61,23 @@ def train(
     pattern: Pattern = None,
     field: Field = None,
     out: Out = Path("runs/train"),
-    window: Annotated[int | None, typer.Option(help="Tokens seen at once (300; 512).")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Segments or lanes in a step of all processes (8).")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens seen at once (300; 512; all positions).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Segments, lanes or rows in a step (8; ; 256).")] = None,
     tokens_per_step: Annotated[int | None, typer.Option(help="Instead of --batch-size (; 131072).")] = None,
     segments_at_once: Annotated[int | None, typer.Option(help="Of a step's segments; fewer need less.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw or adafactor (adamw; adafactor).")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="(5e-5, adapters 5e-4; 1.0, adamw 0.05)")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw or adafactor (adamw; adafactor; adamw).")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="(5e-5, adapters 5e-4; 1.0, adamw 0.05; 1e-4)")] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="constant, linear, cosine, inverse_sqrt (constant; inverse_sqrt).")
+        str | None, typer.Option(help="constant, linear, cosine, inverse_sqrt (constant; inverse_sqrt; linear).")
     ] = None,
-    warmup_steps: Annotated[int | None, typer.Option(help="At most half of all steps (100; 1000).")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Times through the corpus (2; 1).")] = None,
+    warmup_steps: Annotated[int | None, typer.Option(help="At most half of all steps (100; 1000; 10000).")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Times through the corpus (2; 1; 1).")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Stop after so many tokens.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Tokens between validations (2e6; 2e7).")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Tokens between validations (2e6; 2e7; 2e7).")] = None,
     save_every: Annotated[int | None, typer.Option(help="Tokens between checkpoints; as validations.")] = None,
     checkpointing: Annotated[
         bool | None,
-        typer.Option("--checkpointing/--no-checkpointing", help="Keep only the state between windows (yes; no)."),
+        typer.Option("--checkpointing/--no-checkpointing", help="Keep less for gradients, compute more (yes; no; no)."),
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to tensorboard.")] = False,
     seed: int = 0,
@@ -94,28 +100,33 @@ def train(
     with_controls: Annotated[
         bool | None, of_windows("--with-controls", help="Also train plain windows, and a constant for a memory.")
     ] = None,
-    tokenizer: Annotated[str | None, of_blocks(help="Of a preset: bytes, a folder, or a Hub name.")] = None,
+    tokenizer: Annotated[str | None, of_presets(help="Of a preset: bytes, a folder, or a Hub name.")] = None,
     settings: Annotated[
         list[str] | None,
-        of_blocks("--set", help="Any field of the configuration, again and again.", metavar="FIELD=VALUE"),
+        of_presets("--set", help="Any field of the configuration, again and again.", metavar="FIELD=VALUE"),
     ] = None,
+    masked_share: Annotated[float | None, of_masks(help="How many of the tokens are hidden (0.15).")] = None,
+    whole_words: Annotated[bool | None, of_masks("--whole-words", help="Hide all pieces of a word, or none.")] = None,
 ) -> None:
     """Train a model with recurrence. Killed at any moment, the same command goes on from there.
 
-    In brackets stand the defaults: for window-recurrent models, and after a semicolon for block-recurrent ones.
+    In brackets stand the defaults: for window-recurrent models; for block-recurrent ones; for masked ones.
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    from .train_blocks import train_blocks
+    from .train_presets import train_presets
     from .train_windows import train_windows
 
     if batch_size is not None and tokens_per_step is not None:
         raise ValueError("--batch-size and --tokens-per-step both say how large a step is: give one of them")
-    if is_preset(model) or is_block_folder(model):
-        refuse(given, WINDOW_OPTIONS, f"is for window-recurrent models, and {model} is block-recurrent")
-        train_blocks(given)
-    else:
-        refuse(given, BLOCK_OPTIONS, f"is for block-recurrent models, and {model} is a backbone that has its own")
+    kind = kind_of(model)
+    if kind != "masked":
+        refuse(given, MASK_OPTIONS, f"is for masked language models, and {model} is none")
+    if kind == "window-recurrent":
+        refuse(given, PRESET_OPTIONS, f"is for models from presets, and {model} is a backbone that has its own")
         train_windows(given)
+    else:
+        refuse(given, WINDOW_OPTIONS, f"is for window-recurrent models, and {model} is {kind}")
+        train_presets(given)
 
 
 def refuse(given: dict[str, Any], options: dict[str, str], reason: str) -> None:
@@ -145,11 +156,14 @@ RECIPE = {
     "windows_per_segment": "windows_per_segment",
     "carrier_learning_rate": "carrier_learning_rate",
     "lora_rank": "lora_rank",
+    "masked_share": "masked_share",
+    "whole_words": "whole_words",
 }
+OF_MASKED = {"window": "sequence_length"}
 
 
 OF_RECIPES = {
-    rf"\b{field}=": f"--{name.replace('_', '-')} " for name, field in RECIPE.items() if name != "trained"
+    rf"\b{field}=": f"--{name.replace('_', '-')} " for name, field in (RECIPE | OF_MASKED).items() if name != "trained"
 } | {
     r"lanes=(\d+): (\d+) of them": r"\1 lanes, the rows of a step, are too many: \2 of them",
     r"use at most (\d+) lanes, or more epochs": r"use --batch-size \1 or less (instead of --tokens-per-step), or more "
@@ -160,7 +174,8 @@ OF_RECIPES = {
 def recipe_of(kind: str, given: dict[str, Any]) -> Any:
     from ..training import TrainingRecipe
 
-    values = {field: given[name] for name, field in RECIPE.items() if name in given}
+    named = RECIPE | OF_MASKED if kind == "masked" else RECIPE
+    values = {field: given[name] for name, field in named.items() if name in given}
     with worded(OF_RECIPES):
         return TrainingRecipe.preset(kind, **{k: str(v) if isinstance(v, Trained) else v for k, v in values.items()})
 

@@ -7,8 +7,10 @@ from .modeling_recurrent_bert import (
     RecurrentBertForTokenClassification,
     RecurrentBertModel,
 )
+from .presets import PRESETS, preset
 
 __all__ = [
+    "PRESETS",
     "RecurrentBertConfig",
     "RecurrentBertForMaskedLM",
     "RecurrentBertForMultipleChoice",
@@ -16,4 +18,5 @@ __all__ = [
     "RecurrentBertForSequenceClassification",
     "RecurrentBertForTokenClassification",
     "RecurrentBertModel",
+    "preset",
 ]

@@ -1,4 +1,4 @@
-"""A block-recurrent model is made from a preset, or taken from a folder, and trained."""
+"""A model is made from a preset, or taken from a folder, and trained."""
 
 from __future__ import annotations
 
@@ -10,35 +10,55 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .shared import is_preset, load_texts
+from .shared import UPCYCLED, is_preset, kind_of, load_texts
 from .train import recipe_of, run
 
 
-def train_blocks(given: dict[str, Any]) -> None:
+def train_presets(given: dict[str, Any]) -> None:
     from transformers import set_seed
 
-    recipe = recipe_of("block-recurrent", given)
-    settings = parse_settings(given.get("settings", ()))
-    if "window" in given:
+    kind = kind_of(given["model"])
+    recipe = recipe_of(kind, given)
+    settings = parse_settings(given.get("settings", ()), kind)
+    if kind == "block-recurrent" and "window" in given:
         if "window" in settings:
             raise ValueError("--window and --set window both say how long a window is: give one of them")
         settings["window"] = given["window"]
-    plan = new_model if is_preset(given["model"]) else model_to_train_on
-    make, tokenizer = plan(given, settings)
+    make, tokenizer = plan_of(given["model"])(given, settings)
     texts = load_texts(given["corpus"], given.get("pattern"), given.get("field"))
     set_seed(given["seed"])  # a new model starts from random numbers
     run(given["model"], make(), texts, tokenizer, given["out"], recipe, given)
 
 
+def plan_of(name: str) -> Callable[..., tuple[Callable[[], Any], Any]]:
+    from ..models.recurrent_bert import PRESETS
+
+    if not is_preset(name):
+        return model_to_train_on
+    return upcycled if name.startswith(UPCYCLED) and name not in PRESETS else new_model
+
+
+def model_class(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    from .. import BlockRecurrentConfig
+
+    auto = AutoModelForCausalLM if isinstance(config, BlockRecurrentConfig) else AutoModelForMaskedLM
+    return auto._model_mapping[type(config)]
+
+
 def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[[], Any], Any]:
     """What makes a model of a preset (it is not made before all else is known to be right), and its tokenizer."""
-    from .. import BlockRecurrentConfig, BlockRecurrentForCausalLM
+    from .. import BlockRecurrentConfig
+    from ..models.recurrent_bert import preset
     from ..vocabularies import load_tokenizer
 
     if "tokenizer" not in given:
+        masked = kind_of(given["model"]) == "masked"
+        bytes, option = ("", " --kind wordpiece") if masked else ("bytes, ", "")
         raise ValueError(
-            f"{given['model']} needs a tokenizer: --tokenizer bytes, a folder (`onward vocabulary` makes one), or a "
-            "name on the Hub"
+            f"{given['model']} needs a tokenizer: --tokenizer {bytes}a folder (`onward vocabulary{option}` makes one), "
+            "or a name on the Hub"
         )
     tokenizer = load_tokenizer(given["tokenizer"])
     ids = max(tokenizer.get_vocab().values()) + 1
@@ -48,40 +68,69 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
             "use a smaller vocabulary"
         )
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    config = BlockRecurrentConfig.preset(given["model"], **{"vocab_size": ids, **special, **settings})
-    return partial(BlockRecurrentForCausalLM, config), tokenizer
+    make = preset if kind_of(given["model"]) == "masked" else BlockRecurrentConfig.preset
+    config = make(given["model"], **{"vocab_size": ids, **special, **settings})
+    return partial(model_class(config), config), tokenizer
+
+
+def upcycled(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[[], Any], Any]:
+    """The same of a recurrent BERT that takes over embeddings and attention of a plain one."""
+    from .. import RecurrentBertConfig, RecurrentBertForMaskedLM
+    from ..vocabularies import load_tokenizer
+
+    source = given["model"].removeprefix(UPCYCLED)
+    refuse_own(given, source)
+    tokenizer = load_tokenizer(source)
+    config = RecurrentBertConfig.from_bert(source, **settings)
+    return partial(RecurrentBertForMaskedLM.from_pretrained, source, config=config), tokenizer
 
 
 def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[[], Any], Any]:
     """The same of a model that was trained before. What is set must leave its parameters as they are."""
-    from .. import BlockRecurrentConfig, BlockRecurrentForCausalLM
+    from transformers import AutoConfig
+
     from ..vocabularies import load_tokenizer
 
     folder = given["model"]
-    if "tokenizer" in given:
-        raise ValueError(f"{folder} has its own tokenizer: leave --tokenizer out")
-    if Path(folder).resolve() == given["out"].resolve():
-        raise ValueError(f"{folder} is the model to train on: choose another folder for --out")
-    tokenizer, config = load_tokenizer(folder), BlockRecurrentConfig.from_pretrained(folder)
+    refuse_own(given, folder)
+    tokenizer, config = load_tokenizer(folder), AutoConfig.from_pretrained(folder)
+    kind = model_class(config)
     if settings:
         before = shapes(config)
-        config = BlockRecurrentConfig(**{name: getattr(config, name) for name in config.own_fields()} | settings)
+        config = changed_config(config, settings)
         changed = [name for name, shape in shapes(config).items() if before.pop(name, None) != shape] or list(before)
         if changed:
             raise ValueError(
                 f"--set {' '.join(f'{name}={value}' for name, value in settings.items())} would change parameters "
                 f"that {folder} has trained ({changed[0]}): set only what leaves them as they are, such as dropout"
             )
-    return partial(BlockRecurrentForCausalLM.from_pretrained, folder, config=config), tokenizer
+    return partial(kind.from_pretrained, folder, config=config), tokenizer
+
+
+def changed_config(config: Any, settings: dict[str, Any]) -> Any:
+    """A new one, so that all of it is checked together."""
+    from transformers import PreTrainedConfig
+
+    from ..models.recurrent_bert.presets import check_fields
+
+    check_fields(type(config), settings)
+    inherited = {field.name for field in fields(PreTrainedConfig)}
+    own = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in inherited}
+    return type(config)(**own | settings)
+
+
+def refuse_own(given: dict[str, Any], source: str) -> None:
+    if "tokenizer" in given:
+        raise ValueError(f"{source} has its own tokenizer: leave --tokenizer out")
+    if Path(source).resolve() == given["out"].resolve():
+        raise ValueError(f"{source} is the model to train on: choose another folder for --out")
 
 
 def shapes(config: Any) -> dict[str, tuple[int, ...]]:
     import torch
 
-    from .. import BlockRecurrentForCausalLM
-
     with torch.device("meta"):
-        model = BlockRecurrentForCausalLM(config)
+        model = model_class(config)(config)
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
@@ -97,8 +146,8 @@ WANTED = {
 }
 
 
-def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Fields of a BlockRecurrentConfig as they are written in Python; words need no quotes."""
+def parse_settings(texts: Sequence[str], kind: str = "block-recurrent") -> dict[str, Any]:
+    """Fields of a configuration as they are written in Python; words need no quotes."""
     settings: dict[str, Any] = {}
     for text in texts:
         name, equals, written = text.partition("=")
@@ -108,7 +157,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
         if name in settings:
             raise ValueError(f"--set {text}: {name} is set twice")
         settings[name] = parse_value(text, written.strip())
-        check_type(text, name, settings[name])
+        check_type(text, name, settings[name], kind)
     return settings
 
 
@@ -121,11 +170,12 @@ def parse_value(text: str, written: str) -> Any:
     raise ValueError(f"--set {text}: {written!r} is neither a number, True, False, None, a list nor a word")
 
 
-def check_type(text: str, name: str, value: Any) -> None:
+def check_type(text: str, name: str, value: Any, kind: str) -> None:
     """Names that are not known are left to the configuration, which knows what was meant."""
-    from .. import BlockRecurrentConfig
+    from .. import BlockRecurrentConfig, RecurrentBertConfig
 
-    declared = {field.name: str(field.type) for field in fields(BlockRecurrentConfig)}
+    config = RecurrentBertConfig if kind == "masked" else BlockRecurrentConfig
+    declared = {f.name: f.type.__name__ if isinstance(f.type, type) else str(f.type) for f in fields(config)}
     kinds = [kind.strip() for kind in declared.get(name, "").split("|")]
     kind = "None" if value is None else type(value).__name__
     wanted = [WANTED[known] for known in kinds if known in WANTED]
