@@ -55,12 +55,12 @@ def reading(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], None]:
 
 def recurrence_alone(width: int, length: int) -> Callable[[], None]:
     size = RecurrentBertConfig(intermediate_size=4 * width).recurrence_size
-    x, gate, grad = (torch.randn(length, BATCH, size, requires_grad=n < 2) for n in range(3))
-    bias = torch.zeros(size, requires_grad=True)
+    x, grad = torch.randn(length, BATCH, 2 * size, requires_grad=True), torch.randn(length, BATCH, size)
+    start = torch.zeros(size, requires_grad=True)
 
     def step() -> None:
         for _ in range(LAYERS):
-            gated_recurrence(x, gate, bias).backward(grad)
+            gated_recurrence(x, start).backward(grad)
 
     return step
 

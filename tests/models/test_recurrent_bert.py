@@ -12,7 +12,6 @@ from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from onward import RecurrentBertConfig, RecurrentBertForMaskedLM
 from onward.models.recurrent_bert.modeling_recurrent_bert import MODELS, LightRecurrence
-from onward.ops.recurrence import plain_gated_recurrence
 
 TINY: dict[str, Any] = {
     "vocab_size": 99,
@@ -53,26 +52,35 @@ def read(model: Any, given: Tensor, mask: Tensor | None = None, **more: Any) -> 
 # -- the maths
 
 
+def papers_recurrence(x: Tensor, w1: Tensor, w2: Tensor, b: Tensor, b2: Tensor, stride: int) -> Tensor:
+    """As the paper writes it, for x [n, d]: c starts from 0, and the bias is added in the end."""
+    values, gates = x @ w1.T, (x @ w2.T + b2).sigmoid()
+    states: list[Tensor] = []
+    for i, row in enumerate(values):
+        before = states[i - stride] if i >= stride else torch.zeros_like(row)
+        states.append(nn.functional.silu(before - row) + row)
+    return (torch.stack(states) + b) * gates
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_layers_recurrence_is_the_papers(way: dict[str, Any]) -> None:
     config = RecurrentBertConfig(**TINY, **way, recurrence_size=7)
     for layer in (0, 1):
         module = LightRecurrence(config, layer).double()
-        nn.init.normal_(module.bias)
+        nn.init.normal_(module.input.bias)
         x = torch.randn(2, 11, 32, dtype=torch.float64)
-        value, gate = (x @ module.value.weight.T).transpose(0, 1), module.gate(x).transpose(0, 1)
-
-        def run(channels: slice, back: bool, value=value, gate=gate, module=module) -> Tensor:  # type: ignore[no-untyped-def]
-            turned = [t[..., channels].flip(0) if back else t[..., channels] for t in (value, gate)]
-            out = plain_gated_recurrence(*turned, module.bias[channels], way["stride"])
-            return out.flip(0) if back else out
-
-        if way["direction"] == "bidirectional":
-            read = torch.cat([run(slice(0, 4), False), run(slice(4, 7), True)], -1)
-        else:
-            read = run(slice(0, 7), way["direction"] == "alternating" and layer == 1)
-        expected = module.output(read).transpose(0, 1)
-        torch.testing.assert_close(module(x, None), expected, rtol=0, atol=1e-12)
+        sizes = [4, 3] if way["direction"] == "bidirectional" else [7]
+        weights, biases = (p.split([2 * size for size in sizes]) for p in (module.input.weight, module.input.bias))
+        expected = []
+        for row in x:
+            read = []
+            for turned, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+                back = bool(turned) or way["direction"] == "alternating" and layer == 1
+                given = row.flip(0) if back else row
+                out = papers_recurrence(given, *weight.chunk(2), *bias.chunk(2), way["stride"])
+                read.append(out.flip(0) if back else out)
+            expected.append(module.output(torch.cat(read, -1)))
+        torch.testing.assert_close(module(x, None), torch.stack(expected), rtol=0, atol=1e-12)
 
 
 def test_without_recurrence_layers_are_berts() -> None:
@@ -138,6 +146,7 @@ def test_it_has_as_many_parameters_as_bert(size: str) -> None:
     counts = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
     assert counts[0] == pytest.approx(counts[1], rel=1e-3)
     assert RecurrentBertConfig().recurrence_size == 2048
+    assert [RecurrentBertConfig(intermediate_size=n).recurrence_size for n in (1, 48, 1024, 4096)] == [1, 32, 680, 2728]
 
 
 @pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
@@ -165,9 +174,8 @@ def test_every_head_is_saved_loaded_and_trained(kind: Any, tmp_path: Path) -> No
 def test_a_new_model_starts_as_bert_does() -> None:
     model = RecurrentBertForMaskedLM(RecurrentBertConfig(**{**TINY, "hidden_size": 64, "intermediate_size": 300}))
     recurrence = model.bert.encoder.layer[1].recurrence
-    for part in (recurrence.value, recurrence.gate, recurrence.output):
-        assert part.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    assert not recurrence.bias.any() and not recurrence.gate.bias.any() and not recurrence.output.bias.any()
+    for part in (recurrence.input, recurrence.output):
+        assert part.weight.std().item() == pytest.approx(0.02, rel=0.1) and not part.bias.any()
     assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
 
 
@@ -199,7 +207,7 @@ def test_a_start_from_bert(tmp_path: Path) -> None:
     there = theirs.state_dict()
     for name, value in ours.state_dict().items():
         assert ("recurrence" in name) != (name in there and torch.equal(value, there[name])), name
-    assert ours.bert.encoder.layer[0].recurrence.value.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert ours.bert.encoder.layer[0].recurrence.input.weight.std().item() == pytest.approx(0.02, rel=0.1)
     with pytest.raises(ValueError, match="only a BERT .* got a gpt2"):
         RecurrentBertConfig.from_bert(AutoConfig.for_model("gpt2"))
 

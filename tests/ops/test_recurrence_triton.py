@@ -16,7 +16,7 @@ from onward.ops.recurrence_triton import gated_recurrence
 torch.manual_seed(0)
 for activation in ("silu", "relu"):
     for length, width, stride in ((1, 3, 1), (13, 5, 1), (13, 5, 2), (9, 150, 4), (4, 5, 6)):
-        given = [torch.randn(length, 2, width), torch.randn(length, 2, width), torch.randn(width)]
+        given = [torch.randn(length, 2, 2 * width), torch.randn(width)]
         given = [x.double().requires_grad_() for x in given]
         weights = torch.randn(length, 2, width, dtype=torch.float64)
         ours, theirs = (f(*given, stride, activation) for f in (gated_recurrence, plain_gated_recurrence))

@@ -1,14 +1,16 @@
-"""The light recurrence of masked language models: a running maximum with a soft edge, channel by channel.
+"""The light recurrence of masked language models: a running maximum with a soft edge, channel by channel, and its gate.
 
-c[i] = act(c[i - stride] - x[i]) + x[i] from c = 0, and then (c + bias) * sigmoid(gate). With ReLU for the activation c
-is the running maximum itself. It is not linear in c, so that steps must follow each other; but all else need not. Time
-comes first here, so that a step is one piece of memory.
+c[i] = act(c[i - stride] - x[i]) + x[i], and then c * sigmoid(gate). With ReLU for the activation c is the running
+maximum itself. It is not linear in c, so that steps must follow each other; but all else need not. Time comes first
+here, so that a step is one piece of memory.
+
+The paper adds a bias to c, which starts from 0: c + b is the same recurrence of x + b, started from b.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,114 +19,143 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-AT_ONCE = 65_536
-"""How many numbers are worked on before the next: as many as stay in a processor's cache through a dozen operations."""
+from .applying import applied
+
+AT_ONCE = 131_072
+"""How many numbers are worked on before the next: as many as stay in a processor's cache through several operations."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """`add(u, x, room, out)` makes act(u) + x, and leaves in `room` what `slope(u, room)` needs to put the derivative
-    in u's place; `plain` is what autograd can differentiate itself."""
+    """act(u) = u * factor(u). `factor(u, out)` writes it, and `slope(u, factors)` puts the derivative in u's place;
+    `plain` is what autograd can differentiate itself."""
 
     plain: Callable[[Tensor], Tensor]
-    add: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor, Tensor], Tensor]
+    factor: Callable[..., Tensor]
+    slope: Callable[[Tensor, Tensor], object]
 
 
-def _add_silu(u: Tensor, x: Tensor, room: Tensor, out: Tensor) -> Tensor:
-    return torch.addcmul(x, u, torch.sigmoid(u, out=room), out=out)
+def _silu_slope(u: Tensor, share: Tensor) -> None:
+    """s + s (u - u s)"""
+    torch.addcmul(u, u, share, value=-1, out=u)
+    torch.addcmul(share, share, u, out=u)
 
 
-def _silu_slope(u: Tensor, share: Tensor) -> Tensor:
-    """s + u s (1 - s)"""
-    u.mul_(share)
-    return u.addcmul_(u, share, value=-1).add_(share)
-
-
-def _add_relu(u: Tensor, x: Tensor, room: Tensor, out: Tensor) -> Tensor:
-    return torch.add(torch.clamp(u, min=0, out=room), x, out=out)
+def _positive(u: Tensor, out: Tensor) -> Tensor:
+    return torch.gt(u, 0, out=out)
 
 
 ACTIVATIONS = {
-    "silu": Activation(F.silu, _add_silu, _silu_slope),
-    "relu": Activation(F.relu, _add_relu, lambda u, room: torch.gt(u, 0, out=u)),
+    "silu": Activation(F.silu, torch.sigmoid, _silu_slope),
+    "relu": Activation(F.relu, _positive, lambda u, positive: u.copy_(positive)),
 }
 
 
-def plain_recurrence(x: Tensor, stride: int = 1, activation: str = "silu") -> Tensor:
-    """The reference: c for x [n, ..., d], step by step."""
+def plain_recurrence(x: Tensor, start: Tensor, stride: int = 1, activation: str = "silu") -> Tensor:
+    """The reference: c for x [n, ..., d], step by step. start: [d]."""
     act = ACTIVATIONS[activation].plain
     states: list[Tensor] = []
     for step, row in enumerate(x):
-        before = states[step - stride] if step >= stride else torch.zeros_like(row)
+        before = states[step - stride] if step >= stride else start
         states.append(act(before - row) + row)
     return torch.stack(states)
 
 
-def plain_gated_recurrence(
-    x: Tensor, gate: Tensor, bias: Tensor, stride: int = 1, activation: str = "silu"
-) -> Tensor:
-    return (plain_recurrence(x, stride, activation) + bias) * gate.sigmoid()
+def plain_gated_recurrence(x: Tensor, start: Tensor, stride: int = 1, activation: str = "silu") -> Tensor:
+    values, gates = x.chunk(2, -1)
+    return plain_recurrence(values, start, stride, activation) * gates.sigmoid()
 
 
 class _GatedRecurrence(torch.autograd.Function):
-    """Three small operations a step forwards and one backwards; all the rest in pieces that stay in the cache."""
+    """Two small operations a step forwards and one backwards; all the rest in pieces that stay in the cache.
+
+    With u[i] = c[i - s] - x[i] the state is c[i] = act(u[i]) + x[i], and so u[i + s] = act(u[i]) + (x[i] - x[i + s]),
+    where the difference of the inputs can be had for all steps at once.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gate: Tensor, bias: Tensor, stride: int, activation: str) -> Tensor:
-        act, learns, size = ACTIVATIONS[activation], any(ctx.needs_input_grad), _steps_at_once(x, stride)
-        out, room, state = torch.empty_like(x), torch.empty_like(x[:size]), torch.zeros_like(x[:stride])
-        slopes, shares = (torch.empty_like(x if learns else room) for _ in range(2))
-        for start in range(0, len(x), size):
-            here = slice(start, min(start + size, len(x)))
-            kept = here if learns else slice(0, here.stop - start)
-            given, new, slope = x[here], out[here], slopes[kept]
-            left = room[: len(given)]
-            # c[i - stride] - x[i], then c[i]; the last step may be shorter than a stride.
-            for row, difference, rest, after in zip(*(t.split(stride) for t in (given, slope, left, new)), strict=True):
-                torch.sub(state[: len(row)], row, out=difference)
-                state = act.add(difference, row, rest, after)
-            state = state.clone()  # which the gate is not to change
-            new.add_(bias).mul_(torch.sigmoid(gate[here], out=shares[kept]))
+    def forward(ctx: Any, x: Tensor, start: Tensor, stride: int, activation: str, overwrite: bool) -> Tensor:
+        act, learns = ACTIVATIONS[activation], any(ctx.needs_input_grad)
+        x = x if overwrite else x.clone()
+        values = x.chunk(2, -1)[0]  # and later states
+        size = _steps_at_once(values, stride)
+        room = x.new_empty(min(size, len(x)), *values.shape[1:])
+        slopes = x.new_empty(values.shape) if learns else torch.empty_like(room)
+        for begin in range(0, len(x), size):
+            given = values[begin : begin + size]
+            u = slopes[begin : begin + size] if learns else slopes[: len(given)]
+            factors = room[: len(given)]
+            first = given[:stride]
+            torch.sub(values[begin - stride : begin][: len(first)] if begin else start, first, out=u[:stride])
+            torch.sub(given[:-stride], given[stride:], out=u[stride:])
+            _steps(u.split(stride), factors.split(stride), act.factor)
+            given.addcmul_(u, factors)
             if learns:
-                act.slope(slope, left)
-        ctx.save_for_backward(*((slopes, shares, out) if learns else ()))
+                act.slope(u, factors)
+        ctx.save_for_backward(*((x, slopes) if learns else ()))
         ctx.stride = stride
-        return out
+        return F.glu(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        slopes, shares, out = ctx.saved_tensors
-        stride, size = ctx.stride, _steps_at_once(out, ctx.stride)
-        grad_x, grad_gate, grad_bias = torch.empty_like(out), torch.empty_like(out), out.new_zeros(out.shape[-1])
+        x, slopes = ctx.saved_tensors
+        stride, size = ctx.stride, _steps_at_once(slopes, ctx.stride)
+        of_x = torch.ops.aten.glu_backward(grad, x, -1)
+        of_values = of_x.chunk(2, -1)[0]
         later: Tensor | None = None  # what comes back from the steps after the piece
-        for start in reversed(range(0, len(out), size)):
-            here = slice(start, start + size)
-            of_out, of_gate, of_state, share, slope = (t[here] for t in (grad, grad_gate, grad_x, shares, slopes))
-            torch.mul(of_out, out[here], out=of_gate)
-            of_gate.addcmul_(of_gate, share, value=-1)
-            torch.mul(of_out, share, out=of_state)
-            grad_bias += of_state.flatten(0, -2).sum(0)
-            rows, steep = of_state.split(stride), slope.split(stride)
+        for begin in reversed(range(0, len(x), size)):
+            of_states, slope = of_values[begin : begin + size], slopes[begin : begin + size]
             if later is not None:
-                rows[-1][: len(later)].add_(later)
-            for number in range(len(rows) - 1, 0, -1):
-                rows[number - 1][: len(rows[number])].addcmul_(steep[number], rows[number])
-            later = steep[0] * rows[0]
-            of_state.addcmul_(of_state, slope, value=-1)
-        return grad_x, grad_gate, grad_bias, None, None
+                of_states[-stride:][: len(later)].add_(later)
+            _steps_back(of_states.split(stride), slope.split(stride))
+            later = slope[:stride] * of_states[:stride]
+            of_states.addcmul_(of_states, slope, value=-1)
+        assert later is not None
+        return of_x, later.flatten(0, -2).sum(0), None, None, None
 
 
-def _steps_at_once(x: Tensor, stride: int) -> int:
-    row = stride * max(1, x[0].numel())
+def _steps(u: Sequence[Tensor], factors: Sequence[Tensor], factor: Callable[..., Tensor]) -> None:
+    """u[i] holds what is to be added to act(u[i - 1]); the last may be shorter than a stride."""
+    before, by = u[0], factor(u[0], out=factors[0])
+    for now, room in zip(u[1:-1], factors[1:-1], strict=True):
+        now.addcmul_(before, by)
+        before, by = now, factor(now, out=room)
+    if len(u) > 1:
+        size = len(u[-1])
+        factor(u[-1].addcmul_(before[:size], by[:size]), out=factors[-1])
+
+
+def _steps_back(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
+    """Each step's gradient goes on to the step before, times its slope."""
+    if len(grads) < 2:
+        return
+    after = grads[-2]
+    after[: len(grads[-1])].addcmul_(slopes[-1], grads[-1])
+    for slope, before in zip(slopes[-2:0:-1], grads[-3::-1], strict=True):
+        before.addcmul_(slope, after)
+        after = before
+
+
+def _steps_at_once(values: Tensor, stride: int) -> int:
+    row = stride * max(1, values[0].numel())
     return stride * max(1, AT_ONCE // row)
 
 
-def gated_recurrence(x: Tensor, gate: Tensor, bias: Tensor, stride: int = 1, activation: str = "silu") -> Tensor:
-    """(c + bias) * sigmoid(gate), where c[i] = act(c[i - stride] - x[i]) + x[i]. x, gate: [n, ..., d]; bias: [d]."""
+def gated_recurrence(
+    x: Tensor, start: Tensor, stride: int = 1, activation: str = "silu", *, overwrite: bool = False
+) -> Tensor:
+    """c * sigmoid(gates), where c[i] = act(c[i - stride] - values[i]) + values[i] from c = start. [n, ..., d]
+
+    x: [n, ..., 2 d], first values and then gates; start: [d]. `overwrite` lets x be written over, which saves a copy
+    where nobody else looks at it.
+    """
     if x.is_cuda and importlib.util.find_spec("triton") is not None:
         from .recurrence_triton import gated_recurrence as kernel
 
-        return kernel(x, gate, bias, stride, activation)
-    return _GatedRecurrence.apply(x.contiguous(), gate.contiguous(), bias, stride, activation)
+        return kernel(x, start, stride, activation)
+    # Half precision would add its rounding up from step to step.
+    exact = torch.promote_types(x.dtype, torch.float32)
+    given = x.to(exact).contiguous()
+    overwrite = overwrite or given is not x
+    return applied(_GatedRecurrence, given, start.to(exact), stride, activation, overwrite).to(x.dtype)

@@ -81,6 +81,8 @@ class _Kernel(torch.autograd.Function):
         return of_x, of_gate, of_state.flatten(0, -2).sum(0), None, None
 
 
-def gated_recurrence(x: Tensor, gate: Tensor, bias: Tensor, stride: int = 1, activation: str = "silu") -> Tensor:
+def gated_recurrence(x: Tensor, start: Tensor, stride: int = 1, activation: str = "silu") -> Tensor:
     """As `recurrence.gated_recurrence`, for "silu" and "relu"."""
-    return _Kernel.apply(x.contiguous(), gate.contiguous(), bias, stride, activation)
+    values, gates = x.chunk(2, -1)
+    # The kernel starts from 0 and adds a bias in the end.
+    return _Kernel.apply((values - start).contiguous(), gates.contiguous(), start, stride, activation)

@@ -14,7 +14,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from transformers import initialization as init
 from transformers.models.bert import modeling_bert as bert
 
 from ...ops.recurrence import gated_recurrence
@@ -22,38 +21,40 @@ from .configuration_recurrent_bert import RecurrentBertConfig
 
 
 class LightRecurrence(nn.Module):
-    """((c + b) * sigmoid(X W2 + b2)) W3 + b3, where c is the soft running maximum of X W1."""
+    """((c + b) * sigmoid(X W2 + b2)) W3 + b3, where c is the soft running maximum of X W1.
+
+    W1 and W2 are one matrix, and b and b2 one bias: c + b is the soft running maximum of X W1 + b, started from b.
+    """
 
     def __init__(self, config: RecurrentBertConfig, layer: int):
         super().__init__()
         assert config.recurrence_size is not None
         width, size = config.hidden_size, config.recurrence_size
-        self.value = nn.Linear(width, size, bias=False)
-        self.gate = nn.Linear(width, size)
-        self.bias = nn.Parameter(torch.zeros(size))
+        # Values, then gates; with two directions, first those of the channels ahead and then those of the ones back.
+        self.input = nn.Linear(width, 2 * size)
         self.output = nn.Linear(size, width)
         self.stride, self.activation = config.stride, config.activation
         self.runs_back = config.direction == "alternating" and layer % 2 == 1
-        self.forward_channels = size if config.direction != "bidirectional" else size - size // 2
+        self.sizes = (size - size // 2, size // 2) if config.direction == "bidirectional" else (size,)
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """x: [B, n, d]; padding: [B, n], where there is no token."""
-        if padding is not None:  # without a bias, zeros stay zeros, and leave the state at its start
+        if padding is not None:  # of zeros the values are the bias, which is the start: states stay there
             x = x.masked_fill(padding[..., None], 0)
         x = x.transpose(0, 1)  # time first
         x = x.flip(0) if self.runs_back else x.contiguous()
-        value, gate = self.value(x), self.gate(x)
-        if self.forward_channels < value.shape[-1]:
-            value, gate = self._half_turned(value), self._half_turned(gate)
-        read = gated_recurrence(value, gate, self.bias, self.stride, self.activation)
-        if self.forward_channels < value.shape[-1]:
-            read = self._half_turned(read)
-        out = self.output(read)
+        out = self.output(self._read(self.input(x)))
         return (out.flip(0) if self.runs_back else out).transpose(0, 1)
 
-    def _half_turned(self, x: Tensor) -> Tensor:
-        ahead, back = x.tensor_split([self.forward_channels], -1)
-        return torch.cat([ahead, back.flip(0)], -1)
+    def _read(self, x: Tensor) -> Tensor:
+        if len(self.sizes) == 1:
+            return self._run(x, self.input.bias)
+        doubled = [2 * size for size in self.sizes]
+        (ahead, back), (start, end) = x.split(doubled, -1), self.input.bias.split(doubled)
+        return torch.cat([self._run(ahead, start), self._run(back.flip(0), end).flip(0)], -1)
+
+    def _run(self, x: Tensor, bias: Tensor) -> Tensor:
+        return gated_recurrence(x, bias.chunk(2)[0], self.stride, self.activation, overwrite=True)
 
 
 class RecurrentBertOutput(nn.Module):
@@ -95,12 +96,6 @@ class _Recurrent(bert.BertPreTrainedModel):
     _supports_flex_attn = False
     accepts_loss_kwargs = False  # as BERT, whose losses are means: Trainer is to take the mean of a step's batches
     _no_split_modules = ["BertEmbeddings", "RecurrentBertLayer"]
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, LightRecurrence):
-            init.zeros_(module.bias)
 
 
 class RecurrentBertModel(_Recurrent, bert.BertModel):
