@@ -357,7 +357,7 @@ def test_what_cannot_be_trained_is_one_sentence(place, options, message, monkeyp
         ("generate PLACE/blocks --prompt a --prompt-file PLACE/texts/0.txt", "give one of them"),
         ("generate PLACE/blocks --prompt-file PLACE/none.txt", "none.txt: there is no such file; check the path"),
         ("generate PLACE/blocks --prompt-file PLACE/texts", "texts is a folder: give a text file"),
-        ("generate PLACE/blocks --prompt-file PLACE/latin.txt", "is not text in UTF-8: byte 0xf6 at position 2"),
+        ("generate PLACE/blocks --prompt-file PLACE/latin.txt", "is not UTF-8: byte 0xf6 at position 2"),
         ("inspect PLACE/blocks --text PLACE/latin.txt", "--text"),
         ("generate PLACE/blocks --prompt a --temperature 0", "--temperature 0.0: it must be above 0; --no-sample"),
         ("generate PLACE/blocks --prompt a --temperature -1", "--temperature -1.0: it must be above 0"),

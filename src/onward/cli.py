@@ -11,6 +11,7 @@ from rich.console import Console
 from .commands.demo import demo
 from .commands.embed import embed
 from .commands.evaluate import evaluate
+from .commands.finetune import finetune
 from .commands.generate import generate
 from .commands.inspect import inspect
 from .commands.shared import load_model
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Recurrence for Transformers: read, train and write documents of any length.",
 )
-for verb in (train, evaluate, generate, embed, inspect, vocabulary, demo):
+for verb in (train, evaluate, generate, embed, inspect, finetune, vocabulary, demo):
     app.command()(verb)
 
 

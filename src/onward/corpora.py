@@ -254,7 +254,8 @@ def _is_json_lines(path: Path) -> bool:
     return path.name.endswith((".jsonl", ".jsonl.gz"))
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file that must have some, in UTF-8."""
     data = path.read_bytes()
     try:
         text = data.decode("utf-8-sig")
@@ -269,7 +270,7 @@ def _read_text(path: Path) -> str:
 
 
 def _text_document(path: Path) -> Document:
-    return Document(path.name, _read_text(path))
+    return Document(path.name, read_text(path))
 
 
 def _json_documents(paths: Sequence[Path], field: str) -> list[Document]:
@@ -325,7 +326,7 @@ def _json_document(line: bytes, field: str, file_name: str, number: int, where: 
 # --- the Hugging Face Hub --------------------------------------------------------------------------
 
 
-def _load_hub_data_set(name: str, config: str | None) -> Mapping[str, Any]:
+def load_hub_data_set(name: str, config: str | None) -> Mapping[str, Any]:
     import datasets
 
     from onward.pretrained import HubUnreachable, hub_is_reachable
@@ -350,7 +351,7 @@ def _hub_corpus(name: str, field: str = "text") -> Corpus:
     repository, _, config = name.partition(":")
     if not repository:
         raise CorpusError("'hub:' needs the name of a data set: write hub:owner/name[:config]")
-    splits = _load_hub_data_set(repository, config or None)
+    splits = load_hub_data_set(repository, config or None)
     found = {name: _rows(f"{repository} {name}", splits[name], field) for name in SPLITS if name in splits}
     return _from_splits(f"hub:{name}", found)
 
@@ -416,7 +417,7 @@ def pg19(
                 )
             splits[split] = load_documents(folder)
     else:
-        data = _load_hub_data_set(dataset, None)
+        data = load_hub_data_set(dataset, None)
         splits = {split: _books_by_file_name(data[split]) for split in SPLITS}
     return Corpus("pg19", splits["train"][:books], splits["validation"], splits["test"], validation_tokens)
 
@@ -443,7 +444,7 @@ def wikitext_103(source: str | Path | None = None) -> Corpus:
     files = {"train": "wiki.train.raw", "validation": "wiki.valid.raw", "test": "wiki.test.raw"}
     splits: dict[str, Sequence[Document]] = {}
     if source is None:
-        data = _load_hub_data_set("Salesforce/wikitext", "wikitext-103-raw-v1")
+        data = load_hub_data_set("Salesforce/wikitext", "wikitext-103-raw-v1")
         splits = {split: _articles(data[split]["text"]) for split in SPLITS}
     else:
         for split, name in files.items():
@@ -452,7 +453,7 @@ def wikitext_103(source: str | Path | None = None) -> Corpus:
                 raise CorpusError(
                     f"wikitext-103 needs the file {str(path)!r}: put {', '.join(files.values())} there"
                 )
-            splits[split] = _articles(_read_text(path).splitlines(keepends=True))
+            splits[split] = _articles(read_text(path).splitlines(keepends=True))
     return Corpus("wikitext-103", splits["train"], splits["validation"], splits["test"])
 
 

@@ -93,19 +93,15 @@ def refuse_pattern_of_file(name: str, pattern: str | None) -> None:
 
 
 def read_text(file: Path, option: str) -> str:
+    from .. import corpora
+
     file = file.expanduser()
     if file.is_dir():
         raise ValueError(f"{option} {file} is a folder: give a text file")
     if not file.exists():
         raise ValueError(f"{option} {file}: there is no such file; check the path")
-    data = file.read_bytes()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{option} {file} is not text in UTF-8: byte {data[error.start]:#04x} at position {error.start}; give a "
-            "text file, or save it as UTF-8 (iconv -f OLD -t UTF-8)"
-        ) from None
+    with worded({"^": f"{option} "}):
+        return corpora.read_text(file)
 
 
 @contextmanager

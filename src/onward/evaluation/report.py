@@ -50,7 +50,7 @@ class Row:
         values = {**asdict(self), "measures": _measures_as_dict(self.measures)}
         if isinstance(self.cost, Cost):
             values["cost"]["counted_added"] = self.cost.counted_added
-        return _without_infinities(values)
+        return without_infinities(values)
 
 
 def _measures_as_dict(measures: Measures | None) -> dict[str, Any] | None:
@@ -75,14 +75,14 @@ def _measures_as_dict(measures: Measures | None) -> dict[str, Any] | None:
     return values
 
 
-def _without_infinities(value: Any) -> Any:
+def without_infinities(value: Any) -> Any:
     """JSON has no word for what is not a finite number: null stands for it."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: _without_infinities(item) for key, item in value.items()}
+        return {key: without_infinities(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_infinities(item) for item in value]
+        return [without_infinities(item) for item in value]
     return value
 
 
@@ -230,7 +230,7 @@ def write(rows: Sequence[Row], folder: str | Path, look: Look = WINDOWS, **facts
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown(rows, look), encoding="utf-8")
     results = {**circumstances(), **facts, "rows": [row.as_dict() for row in rows]}
-    text = json.dumps(_without_infinities(results), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(without_infinities(results), indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "results.json").write_text(text + "\n", encoding="utf-8")
     measured = [row for row in rows if row.measures is not None]
     for name, plot in look.figures.items():

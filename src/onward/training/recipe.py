@@ -133,15 +133,15 @@ class TrainingRecipe:
         for name in ("gradient_checkpointing", "bf16", "whole_words"):
             self._choose(name, (True, False))
         for name in ("learning_rate", "epochs", "masked_share"):
-            self._number(name, above=0)
+            require_number(self, name, above=0)
         if self.masked_share >= 1:
             raise ValueError(f"masked_share={self.masked_share!r}: something must be left to read; choose less than 1")
         for name in ("backbone_learning_rate", "carrier_learning_rate", "save_every_minutes"):
-            self._number(name, above=0, or_none=True)
+            require_number(self, name, above=0, or_none=True)
         for name in ("weight_decay", "max_grad_norm"):
-            self._number(name, at_least=0)
+            require_number(self, name, at_least=0)
         for name in ("warmup_steps", "seed"):
-            self._number(name, at_least=0, whole=True)
+            require_number(self, name, at_least=0, whole=True)
         for name in (
             "batch_size",
             "windows_per_segment",
@@ -149,36 +149,15 @@ class TrainingRecipe:
             "save_total_limit",
             "lora_rank",
         ):
-            self._number(name, at_least=1, whole=True)
+            require_number(self, name, at_least=1, whole=True)
         for name in ("tokens_per_step", "segments_at_once", "max_tokens", "patience", "save_every_tokens"):
-            self._number(name, at_least=1, whole=True, or_none=True)
-        self._number("sequence_length", at_least=3, whole=True, or_none=True)
+            require_number(self, name, at_least=1, whole=True, or_none=True)
+        require_number(self, "sequence_length", at_least=3, whole=True, or_none=True)
 
     def _choose(self, name: str, allowed: tuple[Any, ...]) -> None:
         if getattr(self, name) not in allowed:
             listed = ", ".join(map(repr, allowed))
             raise ValueError(f"{name}={getattr(self, name)!r} is not known: choose one of {listed}")
-
-    def _number(
-        self,
-        name: str,
-        *,
-        above: float | None = None,
-        at_least: float | None = None,
-        whole: bool = False,
-        or_none: bool = False,
-    ) -> None:
-        value = getattr(self, name)
-        if or_none and value is None:
-            return
-        kinds = (int,) if whole else (int, float)
-        fits = isinstance(value, kinds) and not isinstance(value, bool)
-        fits = fits and (above is None or value > above) and (at_least is None or value >= at_least)
-        if not fits:
-            kind = "a whole number" if whole else "a number"
-            bound = f"above {above}" if above is not None else f"of at least {at_least}"
-            none = ", or None" if or_none else ""
-            raise ValueError(f"{name}={value!r}: it must be {kind} {bound}{none}")
 
     def rate_of(self, part: str) -> float:
         """The learning rate of the "backbone" or the "carrier"."""
@@ -227,3 +206,26 @@ class TrainingRecipe:
         """The fields that must not change when a run is taken up again."""
         free = ("segments_at_once", "save_every_minutes", "save_every_tokens", "save_total_limit")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free}
+
+
+def require_number(
+    owner: Any,
+    name: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    whole: bool = False,
+    or_none: bool = False,
+) -> None:
+    """Refuses a field of a recipe that is no such number."""
+    value = getattr(owner, name)
+    if or_none and value is None:
+        return
+    kinds = (int,) if whole else (int, float)
+    fits = isinstance(value, kinds) and not isinstance(value, bool)
+    fits = fits and (above is None or value > above) and (at_least is None or value >= at_least)
+    if not fits:
+        kind = "a whole number" if whole else "a number"
+        bound = f"above {above}" if above is not None else f"of at least {at_least}"
+        none = ", or None" if or_none else ""
+        raise ValueError(f"{name}={value!r}: it must be {kind} {bound}{none}")

@@ -109,7 +109,7 @@ def save_result(
     options: dict[str, Any] = {} if weights is None else {"state_dict": weights}
     model.save_pretrained(folder, **options)
     tokenizer.save_pretrained(folder)
-    history = _history(state.log_history)
+    history = history_of(state.log_history)
     checkpoints.write_json(
         folder / RESULT,
         {
@@ -124,14 +124,14 @@ def save_result(
             "seed": recipe.seed,
             "recipe": asdict(recipe),
             "command": shlex.join(sys.orig_argv),
-            "versions": _versions(),
-            "machine": _machine(trainer),
+            "versions": versions(),
+            "machine": machine_of(trainer),
             "history": history,
         },
     )
 
 
-def _history(log: list[dict[str, float]]) -> list[dict[str, float]]:
+def history_of(log: list[dict[str, float]]) -> list[dict[str, float]]:
     names = {
         "step": "step",
         "num_input_tokens_seen": "tokens",
@@ -151,7 +151,7 @@ def _seconds(trainer: RecurrentTrainer) -> float:
     return watch.seconds
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     import onward
 
     return {
@@ -162,7 +162,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _machine(trainer: RecurrentTrainer) -> dict[str, Any]:
+def machine_of(trainer: RecurrentTrainer) -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

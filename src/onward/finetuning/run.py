@@ -1,0 +1,207 @@
+"""One run: a pretrained encoder with a new head, trained on a task and scored."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import SequentialSampler
+from transformers import (
+    DataCollatorWithPadding,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from ..evaluation.report import without_infinities
+from ..training.checkpoints import write_json
+from ..training.record import history_of, machine_of, versions
+from ..training.trainer import NonFiniteLossError
+from .data import read
+from .loading import check_length, load, quiet
+from .prepared import Prepared, Sentences
+from .recipe import FinetuningRecipe, check_learning_rate
+from .result import RESULT, RunResult
+from .squad import Questions
+from .tasks import Task, task_of
+
+LOSSES_KEPT = 200  # points of a loss curve
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for all runs of a sweep."""
+
+    model: str
+    prepared: Prepared
+    recipe: FinetuningRecipe
+    save_models: bool = False
+
+
+def finetune(
+    model: str | Path,
+    task: str | Task,
+    out: str | Path,
+    *,
+    learning_rate: float = 2e-5,
+    seed: int = 0,
+    recipe: FinetuningRecipe | None = None,
+    data: str | Path | None = None,
+    split: str = "validation",
+    save_model: bool = False,
+) -> RunResult:
+    """Fine-tunes a model, by its folder or name, once, and leaves `result.json` in `out`.
+
+    `data` is a folder with the task's files, or one file; without it, the Hub's data set is used. `split` is what the
+    model is scored on, after the last step: no epoch is picked. `sweep` does this for many rates and seeds.
+    """
+    check_learning_rate(learning_rate)
+    folder = Path(out).expanduser()
+    if (folder / RESULT).is_file():
+        raise FileExistsError(f"{folder} holds a finished run already: choose another folder")
+    setting = prepare(model, task, recipe, data=data, split=split, save_models=save_model)
+    return run(setting, learning_rate, seed, folder)
+
+
+def prepare(
+    model: str | Path,
+    task: str | Task,
+    recipe: FinetuningRecipe | None = None,
+    *,
+    data: str | Path | None = None,
+    split: str = "validation",
+    save_models: bool = False,
+) -> Setting:
+    """Everything that can be found wrong is found here, before the first step."""
+    task = task_of(task)
+    recipe = (recipe or FinetuningRecipe()).for_task(task)
+    kind = Questions if task.has_spans else Sentences
+    loaded, tokenizer = load(str(model), kind.auto_class, task)
+    check_length(loaded, tokenizer, recipe)
+    rows = read(task, data, split).with_at_most(recipe.train_examples)
+    with quiet():  # that long contexts are longer than the model is known
+        prepared = kind(task, rows, tokenizer, recipe)
+    return Setting(str(model), prepared, recipe, save_models)
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+class FineTuner(Trainer):
+    """transformers' Trainer, which here ends where the loss is no number, and scores rows in their order."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss = super().training_step(*args, **kwargs)
+        if not math.isfinite(loss):
+            raise NonFiniteLossError(f"at step {self.state.global_step + 1} the loss is {float(loss)}")
+        return loss
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        return SequentialSampler(eval_dataset)  # Trainer's own follows `train_sampling_strategy`
+
+    def logits(self, inputs: Any) -> tuple[np.ndarray, ...]:
+        """One array for a label, two for a span."""
+        found = self.predict(inputs).predictions
+        logits = found if isinstance(found, tuple) else (found,)
+        if not all(np.isfinite(array).all() for array in logits[:2]):
+            raise NonFiniteLossError(f"after step {self.state.global_step} the model's logits are no numbers")
+        return logits
+
+
+def run(
+    setting: Setting, learning_rate: float, seed: int, folder: Path, callbacks: Sequence[TrainerCallback] = ()
+) -> RunResult:
+    """`result.json` comes last: where it is, the run has ended."""
+    prepared, started = setting.prepared, time.monotonic()
+    set_seed(seed)  # before the head is drawn
+    model, tokenizer = load(setting.model, prepared.auto_class, prepared.task)
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = FineTuner(
+        model,
+        _arguments(setting, learning_rate, seed, folder),
+        data_collator=DataCollatorWithPadding(tokenizer),
+        train_dataset=prepared.train,
+        callbacks=list(callbacks),
+    )
+    trainer.remove_callback(PrinterCallback)
+    metrics: dict[str, float] = {}
+    ended = None
+    try:
+        trainer.train()
+        metrics = prepared.metrics({split: trainer.logits(inputs) for split, inputs in prepared.evaluation.items()})
+    except NonFiniteLossError as error:
+        ended = str(error)
+    if setting.save_models and ended is None:
+        with quiet():
+            model.save_pretrained(folder / "model")
+            tokenizer.save_pretrained(folder / "model")
+    content = {
+        "task": prepared.task.name,
+        "model": setting.model,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "score": prepared.task.score(metrics) if metrics else None,
+        "metrics": metrics,
+        "trivial": prepared.trivial,
+        "margin": prepared.margin,
+        "ended": ended,
+        "examples": prepared.train_examples,
+        "dropped": prepared.dropped,
+        "scored_on": {split: len(inputs) for split, inputs in prepared.evaluation.items()},
+        "steps": trainer.state.global_step,
+        "tokens": trainer.state.num_input_tokens_seen,
+        "seconds": time.monotonic() - started,
+        "recipe": asdict(setting.recipe),
+        "data": prepared.fingerprint,
+        "parameters": model.num_parameters(),
+        "command": shlex.join(sys.orig_argv),
+        "versions": versions(),
+        "machine": machine_of(trainer),  # type: ignore[arg-type]
+        "history": history_of(trainer.state.log_history),
+    }
+    write_json(folder / RESULT, without_infinities(content))
+    return RunResult.read(folder)
+
+
+def _arguments(setting: Setting, learning_rate: float, seed: int, folder: Path) -> TrainingArguments:
+    recipe = setting.recipe
+    steps = math.ceil(len(setting.prepared.train) / recipe.batch_size) * recipe.epochs
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        seed=seed,
+        data_seed=seed,
+        num_train_epochs=recipe.epochs,
+        per_device_train_batch_size=recipe.batch_size,
+        per_device_eval_batch_size=recipe.batch_size,
+        train_sampling_strategy="group_by_length" if recipe.group_by_length else "random",
+        learning_rate=learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=recipe.warmup,  # below 1, it is a share
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.max_grad_norm,
+        bf16=recipe.bf16,
+        use_cpu=not torch.accelerator.is_available(),
+        save_strategy="no",
+        eval_strategy="no",
+        logging_steps=max(1, int(steps) // LOSSES_KEPT),
+        logging_nan_inf_filter=False,
+        include_num_input_tokens_seen="non_padding",
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.accelerator.is_available(),
+        disable_tqdm=True,
+        log_level="passive",
+        report_to="none",
+    )
+    arguments._n_gpu = min(1, arguments.n_gpu)  # or several GPUs would make the batch so many times larger
+    return arguments

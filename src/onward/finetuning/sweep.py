@@ -1,0 +1,143 @@
+"""Many runs that differ in learning rate and seed: none is run twice, however often the sweep is interrupted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..pretrained import source_of
+from ..training.checkpoints import alone_in, write_json
+from .progress import SweepProgress
+from .recipe import FinetuningRecipe, check_learning_rate
+from .report import write
+from .result import RESULT, RunResult
+from .run import Setting, prepare, run
+from .summary import RUNS, SWEEP, Sweep
+from .tasks import Task
+
+IDENTITY = ("config.json", "*.safetensors", "*.bin", "tokenizer*", "vocab*", "merges.txt", "*.model")
+
+
+def sweep(
+    model: str | Path,
+    task: str | Task,
+    out: str | Path,
+    *,
+    learning_rates: Sequence[float] = (2e-5, 3e-5, 5e-5),
+    seeds: int = 3,
+    recipe: FinetuningRecipe | None = None,
+    data: str | Path | None = None,
+    split: str = "validation",
+    name: str | None = None,
+    margin: float | None = None,
+    save_models: bool = False,
+    progress: bool = True,
+) -> Sweep:
+    """Fine-tunes a model with every learning rate and the seeds 0, 1, ..., and writes a table and a picture of it.
+
+    Called again, it goes on with the first run that has not ended; with more learning rates or seeds, only those that
+    are missing are run. `name` is what the model is called in tables, its folder's name by default. `margin` is for
+    those who define a failed run in another way than docs/fine-tuning.md does.
+    """
+    rates = list(dict.fromkeys(float(rate) for rate in learning_rates))
+    _check(rates, seeds)
+    folder = Path(out).expanduser().resolve()
+    setting = prepare(model, task, recipe, data=data, split=split, save_models=save_models)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        _claim(folder, name or Path(str(model)).name, _describe(setting, split))
+        _run_missing(setting, [(rate, seed) for seed in range(seeds) for rate in rates], folder, progress)
+    found = Sweep.read(folder)
+    write([found], folder, margin)
+    return found
+
+
+def _check(rates: Sequence[float], seeds: int) -> None:
+    if not rates:
+        raise ValueError("learning_rates is empty: give at least one, such as 2e-5")
+    for rate in rates:
+        check_learning_rate(rate)
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+        raise ValueError(f"seeds={seeds!r}: it says how many runs each learning rate has, at least 1")
+
+
+def _run_missing(setting: Setting, runs: Sequence[tuple[float, int]], folder: Path, progress: bool) -> None:
+    missing = [pair for pair in runs if not (_place(folder, *pair) / RESULT).is_file()]
+    if not missing:
+        return
+    examples = round(len(setting.prepared.train) * setting.recipe.epochs)
+    shown = SweepProgress(len(missing), examples, _plan(setting, len(missing), len(runs))) if progress else None
+    try:
+        for number, (rate, seed) in enumerate(runs, start=1):
+            if (rate, seed) not in missing:
+                continue
+            if shown:
+                shown.start_run(f"run {number}/{len(runs)}, {setting.prepared.task.name}, {rate}, seed {seed}")
+            result = run(setting, rate, seed, _place(folder, rate, seed), [shown] if shown else [])
+            if shown:
+                shown.end_run(_said(result))
+    finally:
+        if shown:
+            shown.close()
+
+
+def _plan(setting: Setting, missing: int, runs: int) -> str:
+    prepared = setting.prepared
+    dropped = f"; {prepared.dropped} examples could not be used, and are left out" if prepared.dropped else ""
+    return f"{missing} of {runs} runs are left to do. {prepared.task.name}: {prepared.fingerprint}{dropped}"
+
+
+def _said(result: RunResult) -> str:
+    if result.score is None:
+        return f"failed, {result.ended}"
+    return f"score {result.score:.4f}" + (f", failed ({result.trivial:.4f} needs no model)" if result.failed() else "")
+
+
+def _place(folder: Path, rate: float, seed: int) -> Path:
+    return folder / RUNS / f"{rate}-{seed}"
+
+
+# -- whose folder it is
+
+
+def _describe(setting: Setting, split: str) -> dict[str, Any]:
+    """All that must be the same for runs to stand in one table."""
+    recipe = {f"recipe.{name}": value for name, value in asdict(setting.recipe).items()}
+    described = {
+        "task": setting.prepared.task.name,
+        "model": _identity(setting.model),
+        "data": setting.prepared.fingerprint,
+        "split": split,
+        **recipe,
+    }
+    return json.loads(json.dumps(described))
+
+
+def _identity(model: str) -> str:
+    """A folder is known by what it holds, wherever it is; a model of the Hub by its name."""
+    folder = Path(source_of(model)).expanduser()
+    if not folder.is_dir():
+        return model
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in IDENTITY for file in folder.glob(pattern) if file.is_file()}):
+        with file.open("rb") as opened:
+            digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+    return f"a model with the digest {digest.hexdigest()[:16]}"
+
+
+def _claim(folder: Path, name: str, described: dict[str, Any]) -> None:
+    """Refuses a folder that holds another sweep; one without a finished run gives way."""
+    file = folder / SWEEP
+    there = json.loads(file.read_text(encoding="utf-8"))["settings"] if file.is_file() else described
+    different = [key for key in {**there, **described} if there.get(key) != described.get(key)]
+    if different and any(folder.glob(f"{RUNS}/*/{RESULT}")):
+        listed = "; ".join(f"{key}: {there.get(key)!r} there, {described.get(key)!r} here" for key in different[:5])
+        raise FileExistsError(
+            f"{folder} holds a sweep with other settings ({listed}): choose another folder, or the settings of that "
+            "sweep to go on with it"
+        )
+    write_json(file, {"name": name, "settings": described})
