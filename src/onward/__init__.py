@@ -1,6 +1,6 @@
 """onward: recurrence for Transformers. Importing it makes its models known to transformers' Auto classes."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, BertTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockRecurrentModel, BlockState
@@ -37,6 +37,7 @@ AutoConfig.register(BlockRecurrentConfig.model_type, BlockRecurrentConfig)
 AutoModel.register(BlockRecurrentConfig, BlockRecurrentModel)
 AutoModelForCausalLM.register(BlockRecurrentConfig, BlockRecurrentForCausalLM)
 AutoConfig.register(RecurrentBertConfig.model_type, RecurrentBertConfig)
+AutoTokenizer.register(RecurrentBertConfig, BertTokenizer)
 for _bert in _BERTS:
     _bert.auto_class.register(RecurrentBertConfig, _bert)
 # Trainer with label smoothing looks for the name of the class here, to know that labels are those of the next token.

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, BertConfig, BertForMaskedLM
+from transformers import AutoConfig, AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizer, pipeline
 
-from onward import RecurrentBertConfig, RecurrentBertForMaskedLM
+from onward import (
+    RecurrentBertConfig,
+    RecurrentBertForMaskedLM,
+    RecurrentBertForSequenceClassification,
+    RecurrentBertForTokenClassification,
+)
 from onward.models.recurrent_bert.modeling_recurrent_bert import MODELS, LightRecurrence
 
 TINY: dict[str, Any] = {
@@ -210,6 +215,60 @@ def test_a_start_from_bert(tmp_path: Path) -> None:
     assert ours.bert.encoder.layer[0].recurrence.input.weight.std().item() == pytest.approx(0.02, rel=0.1)
     with pytest.raises(ValueError, match="only a BERT .* got a gpt2"):
         RecurrentBertConfig.from_bert(AutoConfig.for_model("gpt2"))
+
+
+# -- pipelines, unchanged
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*special, "the", "reader", "read", "##s", "##er", "on", "and", "onward", "."]
+    return BertTokenizer(vocab={word: i for i, word in enumerate(words)})
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ("fill-mask", RecurrentBertForMaskedLM),
+        ("text-classification", RecurrentBertForSequenceClassification),
+        ("token-classification", RecurrentBertForTokenClassification),
+    ],
+)
+def test_pipelines_take_a_folder(task: str, kind: Any, tokenizer: BertTokenizer, tmp_path: Path) -> None:
+    """From the folder alone, several texts at once, each as it would be by itself."""
+    build(kind, direction="bidirectional").float().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    run = pipeline(task, str(tmp_path))  # type: ignore[call-overload]
+    texts: list[Any] = ["the [MASK] reads on .", "the reader and the reader read on [MASK] ."]
+    together, alone = run(texts, batch_size=2), [run(text) for text in texts]
+    assert len(together) == 2
+
+    def numbers(found: Any) -> list[float]:
+        return [found["score"]] if isinstance(found, dict) else [x for part in found for x in numbers(part)]
+
+    assert numbers(together) == pytest.approx(numbers(alone), abs=1e-5)
+    if task == "token-classification":
+        assert {entity["word"] for entity in together[0]} >= {"the", "on"}
+
+
+def test_a_tokenizer_is_found_by_the_configuration_alone(tokenizer: BertTokenizer, tmp_path: Path) -> None:
+    build().save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))))
+    found = AutoTokenizer.from_pretrained(tmp_path)
+    assert found.tokenize("the readers") == ["the", "reader", "##s"]
+
+
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_every_head_under_autocast_and_in_half_precision(kind: Any) -> None:
+    model = build(kind).float()
+    given = ids(2, 3, 12) if "MultipleChoice" in kind.__name__ else ids(2, 12)
+    exact = model(given)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(given)[0]
+    half = model.bfloat16()(given)[0]
+    for other in (found, half):
+        assert (other.float() - exact).norm() < 0.1 * exact.norm()
 
 
 # -- what cannot be
