@@ -1,6 +1,7 @@
 """Masked language models, plain and recurrent, trained by the same code as all others."""
 
 import json
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
@@ -58,6 +59,24 @@ def test_validation_is_per_row_the_loss_of_its_hidden_tokens(kind):
     assert found[:, 1].tolist() == batch["asked"].sum(1).tolist() and found[2].tolist() == [0, 0]
 
 
+def test_validation_keeps_nothing_for_gradients(tmp_path, monkeypatch):
+    asked = []
+    whole = MaskedFeeding.losses
+    monkeypatch.setattr(MaskedFeeding, "losses", lambda *a: (asked.append(torch.is_grad_enabled()), whole(*a))[1])
+    run(tmp_path, epochs=1)
+    assert asked and not any(asked)
+
+
+def test_a_run_that_was_begun_before_a_field_was_there_goes_on(tmp_path):
+    result = run(tmp_path, epochs=1)
+    described = json.loads((tmp_path / "run.json").read_text())
+    assert described.pop("recipe.whole_words") is False
+    (tmp_path / "run.json").write_text(json.dumps(described))
+    assert run(tmp_path, epochs=1) == result
+    with pytest.raises(FileExistsError, match="recipe.whole_words: False there, True here"):
+        run(tmp_path, epochs=1, whole_words=True)
+
+
 # -- runs
 
 
@@ -91,7 +110,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(kind, tmp_path):
 def test_a_run_reads_every_row_once_an_epoch(tmp_path):
     result = run(tmp_path, epochs=2)
     texts = PackedTexts(documents(), 16, word_tokenizer(), Hiding.with_tokenizer(word_tokenizer(), 35, 0.15, False))
-    assert result.tokens == 2 * texts.tokens and result.steps == -(-2 * texts.rows // 4)
+    left_over = 2 * texts.rows % 4
+    assert result.steps == 2 * texts.rows // 4 and 0 <= 2 * texts.tokens - result.tokens <= 16 * left_over
     short = run(tmp_path / "short", epochs=50, max_tokens=250)
     assert 250 <= short.tokens < 250 + 64
 
@@ -104,7 +124,7 @@ def test_rows_read_at_once_change_nothing(tmp_path):
 
 
 def test_two_processes_train_like_one(tmp_path):
-    training = documents((61, 35, 90, 14, 21))  # 16 rows: 8 whole steps
+    training = documents((61, 35, 90, 14, 27))  # 17 rows, twice: 8 steps of 4, and 2 rows left over
     one = run(tmp_path / "one", exact_model(), training=training)
     job = partial(run, tmp_path / "two", exact_model(), training=training, segments_at_once=1)
     assert on_two_processes(job) == [0, 0]
@@ -125,11 +145,13 @@ def test_checkpointing_over_layers_changes_nothing(kind, tmp_path):
 def test_shorter_rows_than_the_model_has_positions(tmp_path):
     result = run(tmp_path, sequence_length=8, epochs=1)
     texts = PackedTexts(documents(), 8, word_tokenizer(), Hiding.with_tokenizer(word_tokenizer(), 35, 0.15, False))
-    assert result.tokens == texts.tokens
+    assert result.steps == texts.rows // 4 and result.tokens <= 8 * 4 * result.steps
 
 
-def test_without_a_recipe_it_is_berts(monkeypatch):
+def test_without_a_recipe_it_is_berts(tmp_path):
+    train(make_model(), documents(), documents(), word_tokenizer(), tmp_path, progress=False)
     fields = TrainingRecipe.preset("masked")
+    assert json.loads((tmp_path / "training.json").read_text())["recipe"] == asdict(fields)
     assert (fields.batch_size, fields.learning_rate, fields.warmup_steps) == (256, 1e-4, 10_000)
     assert (fields.weight_decay, fields.schedule, fields.masked_share) == (0.01, "linear", 0.15)
 
@@ -159,6 +181,8 @@ def test_what_does_not_go_together(tmp_path):
     with pytest.raises(TypeError, match="recurrent language model or a masked one of BERT's kind, got GPT2LMHeadModel"):
         model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=35))
         train(model, documents(), documents(), word_tokenizer(), tmp_path)
-    with pytest.raises(ValueError, match="the documents have the id 34, and the model's vocabulary 30 ids"):
+    with pytest.raises(ValueError, match="the tokenizer has 35 ids, and the model's vocabulary only 30"):
         run(tmp_path, make_model(vocab_size=30))
+    with pytest.raises(ValueError, match="nothing that could be hidden"):
+        run(tmp_path, training=[replace(document, ids=document.ids * 0 + 1) for document in documents()])
     assert not (tmp_path / "training.json").exists()

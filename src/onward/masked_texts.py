@@ -19,10 +19,11 @@ from .streams import TokenizedDocument, order
 
 @dataclass(frozen=True, eq=False)
 class Hiding:
-    """BERT's way: of a share of the tokens, eight in ten are hidden behind [MASK], one is replaced by any other, and
-    one is left as it is; the model is to say what they all were."""
+    """BERT's way: of a share of the tokens, eight in ten are hidden behind [MASK], one is replaced by any, and one is
+    left as it is; the model is to say what they all were."""
 
     mask: int
+    known: int  # ids that the tokenizer has; the model may have more
     special: Tensor  # [V] bool: ids that are never hidden
     continues: Tensor  # [V] bool: ids of pieces that go on with a word; all False where words are not hidden whole
     share: float = 0.15
@@ -30,25 +31,31 @@ class Hiding:
     @classmethod
     def with_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, ids: int, share: float, whole_words: bool) -> Hiding:
         """`ids`: how many the model has, which may be more than the tokenizer's."""
+        known = max(tokenizer.get_vocab().values()) + 1
+        if known > ids:
+            raise ValueError(
+                f"the tokenizer has {known} ids, and the model's vocabulary only {ids}: use the tokenizer that the "
+                "model was made for, or a config with a larger vocab_size"
+            )
         special = torch.zeros(ids, dtype=torch.bool)
         special[tokenizer.all_special_ids] = True
         continues = torch.zeros(ids, dtype=torch.bool)
         if whole_words:
             continues[continuing_pieces(tokenizer)] = True
         assert tokenizer.mask_token_id is not None
-        return cls(tokenizer.mask_token_id, special, continues, share)
+        return cls(tokenizer.mask_token_id, known, special, continues, share)
 
     def __call__(self, ids: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """ids: [n] -> what is read, and what is to be said there, -100 elsewhere; [n] each."""
         hidden = self._choose(ids, generator)
         labels = torch.where(hidden, ids, IGNORED)
         dice = torch.rand(len(ids), generator=generator)
-        anything = torch.randint(len(self.special), (len(ids),), generator=generator)
+        anything = torch.randint(self.known, (len(ids),), generator=generator)
         read = torch.where(hidden & (dice < 0.8), self.mask, ids)
         return torch.where(hidden & (dice >= 0.9), anything, read), labels
 
     def _choose(self, ids: Tensor, generator: torch.Generator) -> Tensor:
-        """Words in random order, as long as they fit into the share; at least one token, if there is any."""
+        """Words in random order, as long as they fit into the share; at least one word, if there is any."""
         hidden = torch.zeros(len(ids), dtype=torch.bool)
         places = (~self.special[ids]).nonzero()[:, 0]
         if not len(places):
@@ -59,13 +66,19 @@ class Hiding:
         starts = begins.nonzero()[:, 0].tolist()
         stops = [*starts[1:], len(places)]
         left = max(1, round(self.share * len(places)))
-        for word in torch.randperm(len(starts), generator=generator).tolist():
+        shuffled = torch.randperm(len(starts), generator=generator)
+        if len(starts) == len(places):  # all words have one token
+            hidden[places[shuffled[:left]]] = True
+            return hidden
+        for word in shuffled.tolist():
             size = stops[word] - starts[word]
             if size <= left:
                 hidden[places[starts[word] : stops[word]]] = True
                 left -= size
             if not left:
                 break
+        if not hidden.any():  # the words of a short text are all longer than its share
+            hidden[places[starts[shuffled[0]] : stops[shuffled[0]]]] = True
         return hidden
 
 
@@ -89,7 +102,8 @@ class PackedTexts(Dataset[dict[str, Tensor]]):
 
     So no room is lost to padding, but in the last row. Items are `epochs` times all rows, each epoch in another order
     and with other tokens hidden, both decided by `seed` alone, and in the order of the text if `seed` is None. The
-    number of an item is the position, all of it: read in order, a run that was stopped goes on from there.
+    number of an item is the position, all of it: read in order, a run that was stopped goes on from there. Of the last
+    epoch only so many rows are read as make whole steps of `rows_per_step`.
 
     An item has `input_ids` [n] and `labels` [n].
     """
@@ -103,6 +117,7 @@ class PackedTexts(Dataset[dict[str, Tensor]]):
         *,
         epochs: int = 1,
         seed: int | None = 0,
+        rows_per_step: int = 1,
     ):
         if length < 3:
             raise ValueError(f"sequence_length={length}: [CLS], a token and [SEP] are 3; choose at least that many")
@@ -115,9 +130,12 @@ class PackedTexts(Dataset[dict[str, Tensor]]):
         self._text = torch.cat(parts)[:-1]  # the last row has a [SEP] of its own
         self.rows = math.ceil(len(self._text) / (length - 2))
         self._orders = [order(self.rows, seed, epoch) for epoch in range(epochs)]
+        self._items = self.rows * epochs // rows_per_step * rows_per_step or self.rows * epochs
+        if bool(hiding.special[self._text].all()):
+            raise ValueError("the documents have nothing that could be hidden, only special or unknown tokens")
 
     def __len__(self) -> int:
-        return self.rows * len(self._orders)
+        return self._items
 
     @property
     def tokens(self) -> int:

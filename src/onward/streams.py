@@ -80,6 +80,7 @@ def _tokenize_one(
             add_special_tokens=False,
             truncation=False,
             padding=False,
+            split_special_tokens=True,  # a text that speaks of [SEP] does not end there
             return_offsets_mapping=tokenizer.is_fast and max_tokens is not None,
         )
         ids: list[int] = encoded["input_ids"]

@@ -15,6 +15,7 @@ from onward import (
     RecurrentBertForMaskedLM,
     RecurrentBertForSequenceClassification,
     RecurrentBertForTokenClassification,
+    RecurrentBertModel,
 )
 from onward.models.recurrent_bert.modeling_recurrent_bert import MODELS, LightRecurrence
 
@@ -182,6 +183,30 @@ def test_a_new_model_starts_as_bert_does() -> None:
     for part in (recurrence.input, recurrence.output):
         assert part.weight.std().item() == pytest.approx(0.02, rel=0.1) and not part.bias.any()
     assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_single_token_has_gradients(way: dict[str, Any]) -> None:
+    model = build(**way)
+    model(ids(1, 1), labels=ids(1, 1)).loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_hook_sees_what_a_layer_has_made() -> None:
+    model, given = build(), ids(2, 9)
+    seen: list[Tensor] = []
+    layer = model.bert.encoder.layer[0].recurrence.input
+    layer.register_forward_hook(lambda module, args, out: seen.extend([args[0], out]))
+    (model(given, labels=given).loss + seen[1].square().mean()).backward()
+    torch.testing.assert_close(seen[1], nn.functional.linear(seen[0], layer.weight, layer.bias))
+
+
+def test_what_bert_takes_by_place_is_taken_and_masks_have_two_dimensions() -> None:
+    model, given = build(RecurrentBertModel), ids(2, 9)
+    mask, types = torch.ones_like(given), torch.zeros_like(given)
+    assert torch.equal(model(given, mask, types)[0], model(given, attention_mask=mask, token_type_ids=types)[0])
+    with pytest.raises(ValueError, match=r"attention_mask has the shape \(2, 1, 9, 9\): .* needs \[batch, length\]"):
+        model(given, torch.ones(2, 1, 9, 9))
 
 
 def test_hidden_states_attentions_tuples_and_checkpointing() -> None:

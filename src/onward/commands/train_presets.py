@@ -70,6 +70,8 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     make = preset if kind_of(given["model"]) == "masked" else BlockRecurrentConfig.preset
     config = make(given["model"], **{"vocab_size": ids, **special, **settings})
+    if kind_of(given["model"]) == "masked":
+        tokenizer.model_max_length = config.max_position_embeddings  # pipelines cut longer texts by it
     return partial(model_class(config), config), tokenizer
 
 
@@ -80,9 +82,10 @@ def upcycled(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[
 
     source = given["model"].removeprefix(UPCYCLED)
     refuse_own(given, source)
+    source = place_of(source)
     tokenizer = load_tokenizer(source)
     config = RecurrentBertConfig.from_bert(source, **settings)
-    return partial(RecurrentBertForMaskedLM.from_pretrained, source, config=config), tokenizer
+    return partial(RecurrentBertForMaskedLM.from_pretrained, source, config=config, dtype="float32"), tokenizer
 
 
 def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[[], Any], Any]:
@@ -93,6 +96,7 @@ def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[
 
     folder = given["model"]
     refuse_own(given, folder)
+    folder = place_of(folder)
     tokenizer, config = load_tokenizer(folder), AutoConfig.from_pretrained(folder)
     kind = model_class(config)
     if settings:
@@ -104,7 +108,8 @@ def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[
                 f"--set {' '.join(f'{name}={value}' for name, value in settings.items())} would change parameters "
                 f"that {folder} has trained ({changed[0]}): set only what leaves them as they are, such as dropout"
             )
-    return partial(kind.from_pretrained, folder, config=config), tokenizer
+    # Whatever it was saved in: the steps of half precision are too small to change it.
+    return partial(kind.from_pretrained, folder, config=config, dtype="float32"), tokenizer
 
 
 def changed_config(config: Any, settings: dict[str, Any]) -> Any:
@@ -117,6 +122,14 @@ def changed_config(config: Any, settings: dict[str, Any]) -> Any:
     inherited = {field.name for field in fields(PreTrainedConfig)}
     own = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in inherited}
     return type(config)(**own | settings)
+
+
+def place_of(name: str) -> str:
+    """A folder by its whole name, also of one that is packaged; else the name."""
+    from ..pretrained import source_of
+
+    folder = Path(source_of(name)).expanduser()
+    return str(folder) if folder.is_dir() else name
 
 
 def refuse_own(given: dict[str, Any], source: str) -> None:

@@ -49,6 +49,8 @@ class FinetuningRecipe:
 
     def for_task(self, task: Task) -> FinetuningRecipe:
         """With the task's own values where none are given."""
+        if self.overlap is not None and not task.has_spans:
+            raise ValueError(f"overlap={self.overlap} is for SQuAD's contexts, and {task.name} has none: leave it out")
         length = self.max_length or task.max_length
         return replace(self, max_length=length, overlap=length // 3 if self.overlap is None else self.overlap)
 

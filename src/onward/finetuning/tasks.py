@@ -65,7 +65,11 @@ class Task:
         if self.is_regression:
             return {"num_labels": 1, "problem_type": "regression"}
         names = dict(enumerate(self.labels))
-        return {"id2label": names, "label2id": {name: number for number, name in names.items()}}
+        return {
+            "id2label": names,
+            "label2id": {name: number for number, name in names.items()},
+            "problem_type": "single_label_classification",  # the model may have been fine-tuned on numbers before
+        }
 
 
 ENTAILMENT = ("entailment", "not_entailment")

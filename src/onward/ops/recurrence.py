@@ -150,12 +150,11 @@ def gated_recurrence(
     x: [n, ..., 2 d], first values and then gates; start: [d]. `overwrite` lets x be written over, which saves a copy
     where nobody else looks at it.
     """
+    # Half precision would add its rounding up from step to step.
+    exact = torch.promote_types(x.dtype, torch.float32)
+    given, start = x.to(exact).contiguous(), start.to(exact)
     if x.is_cuda and importlib.util.find_spec("triton") is not None:
         from .recurrence_triton import gated_recurrence as kernel
 
-        return kernel(x, start, stride, activation)
-    # Half precision would add its rounding up from step to step.
-    exact = torch.promote_types(x.dtype, torch.float32)
-    given = x.to(exact).contiguous()
-    overwrite = overwrite or given is not x
-    return applied(_GatedRecurrence, given, start.to(exact), stride, activation, overwrite).to(x.dtype)
+        return kernel(given, start, stride, activation).to(x.dtype)
+    return applied(_GatedRecurrence, given, start, stride, activation, overwrite or given is not x).to(x.dtype)

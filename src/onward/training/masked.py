@@ -67,9 +67,11 @@ class MaskedFeeding(Feeding):
 
     def data(self, documents: Sequence[TokenizedDocument]) -> tuple[Dataset, int]:
         epochs = math.ceil(self.recipe.epochs)
-        packed = partial(PackedTexts, documents, self.length, self.tokenizer, self.hiding, seed=self.recipe.seed)
+        options = {"seed": self.recipe.seed, "rows_per_step": self.rows}
+        packed = partial(PackedTexts, documents, self.length, self.tokenizer, self.hiding, **options)
         if self.recipe.max_tokens is not None:
-            epochs = min(epochs, math.ceil(self.recipe.max_tokens / packed().tokens))
+            # A step more, so that what whole steps leave over is not missed.
+            epochs = min(epochs, math.ceil((self.recipe.max_tokens + self.rows * self.length) / packed().tokens))
         return packed(epochs=epochs), epochs
 
     def validation_data(self, documents: Sequence[TokenizedDocument]) -> Dataset:

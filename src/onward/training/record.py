@@ -85,7 +85,7 @@ def claim(folder: Path, described: dict[str, Any], resume: bool) -> None:
         raise FileExistsError(
             f"{folder} holds a run already: pass resume=True to go on, or choose another folder"
         )
-    there = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    there = _defaults() | json.loads((folder / RUN).read_text(encoding="utf-8"))
     names = [name for name in {**there, **described} if there.get(name) != described.get(name)]
     if names:
         listed = "; ".join(f"{n}: {there.get(n)!r} there, {described.get(n)!r} here" for n in names[:5])
@@ -93,6 +93,11 @@ def claim(folder: Path, described: dict[str, Any], resume: bool) -> None:
             f"{folder} holds a run with other settings ({listed}): choose another folder, or the settings of "
             "that run to go on with it"
         )
+
+
+def _defaults() -> dict[str, Any]:
+    """Of a recipe's fields: a run that was begun before there were such fields goes on."""
+    return {f"recipe.{name}": value for name, value in TrainingRecipe().that_shape_the_result().items()}
 
 
 # -- the result

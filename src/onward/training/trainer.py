@@ -176,6 +176,7 @@ class RecurrentTrainer(Trainer):
         with torch.random.fork_rng(devices):
             return super().evaluate(*args, **kwargs)
 
+    @torch.no_grad()
     def evaluation_loop(
         self,
         dataloader: DataLoader,

@@ -47,14 +47,19 @@ class LightRecurrence(nn.Module):
         return (out.flip(0) if self.runs_back else out).transpose(0, 1)
 
     def _read(self, x: Tensor) -> Tensor:
-        if len(self.sizes) == 1:
-            return self._run(x, self.input.bias)
+        if self.input.bias.is_meta and not x.is_meta:
+            raise RuntimeError(
+                "a layer's weights are not in memory: offloading is not there for recurrent BERT; load the model "
+                "whole, or in a smaller dtype"
+            )
+        if len(self.sizes) == 1:  # what only we look at may be written over
+            return self._run(x, self.input.bias, overwrite=not self.input._forward_hooks)
         doubled = [2 * size for size in self.sizes]
         (ahead, back), (start, end) = x.split(doubled, -1), self.input.bias.split(doubled)
         return torch.cat([self._run(ahead, start), self._run(back.flip(0), end).flip(0)], -1)
 
-    def _run(self, x: Tensor, bias: Tensor) -> Tensor:
-        return gated_recurrence(x, bias.chunk(2)[0], self.stride, self.activation, overwrite=True)
+    def _run(self, x: Tensor, bias: Tensor, overwrite: bool = False) -> Tensor:
+        return gated_recurrence(x, bias.chunk(2)[0], self.stride, self.activation, overwrite=overwrite)
 
 
 class RecurrentBertOutput(nn.Module):
@@ -94,7 +99,8 @@ class _Recurrent(bert.BertPreTrainedModel):
     config_class = RecurrentBertConfig
     config: RecurrentBertConfig
     _supports_flex_attn = False
-    accepts_loss_kwargs = False  # as BERT, whose losses are means: Trainer is to take the mean of a step's batches
+    # Losses are means, so Trainer is to take the mean of a step's batches. Of BERT's own it believes otherwise.
+    accepts_loss_kwargs = False
     _no_split_modules = ["BertEmbeddings", "RecurrentBertLayer"]
 
 
@@ -109,13 +115,26 @@ class RecurrentBertModel(_Recurrent, bert.BertModel):
         self.post_init()
 
     def forward(  # type: ignore[override]
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
     ) -> Any:
         """As BERT's. Padding, which `attention_mask` [B, n] marks by 0, never reaches a row's states."""
         padding = None
-        if attention_mask is not None and attention_mask.dim() == 2 and not bool(attention_mask.all()):
-            padding = attention_mask == 0
-        return super().forward(input_ids, attention_mask=attention_mask, padding=padding, **kwargs)
+        if attention_mask is not None:
+            if attention_mask.dim() != 2:
+                raise ValueError(
+                    f"attention_mask has the shape {tuple(attention_mask.shape)}: a recurrent BERT needs [batch, "
+                    "length], which tells it where there is padding"
+                )
+            if not bool(attention_mask.all()):
+                padding = attention_mask == 0
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return super().forward(*given, padding=padding, **kwargs)
 
 
 class _WithHead(_Recurrent):
