@@ -524,7 +524,7 @@ def test_documents_that_cannot_be_trained_on(tokenizer, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             train(model, training, validation, tokenizer, tmp_path / "x")
-    with pytest.raises(TypeError, match="train takes a recurrent language model, got GPT2LMHeadModel"):
+    with pytest.raises(TypeError, match="train takes a recurrent language model or .* got GPT2LMHeadModel"):
         train(model.backbone, good, good, tokenizer, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 

@@ -114,8 +114,7 @@ class Feeding(ABC):
     def plan(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> Plan:
         """Everything that the recipe counts in tokens, counted in steps."""
         recipe, tokens_per_step = self.recipe, self.tokens_per_step(dataset, documents, epochs)
-        there_are = math.ceil(len(dataset) / self.rows)
-        steps = min(there_are, math.ceil(recipe.epochs / epochs * there_are))
+        steps = math.ceil(recipe.epochs / epochs * math.ceil(len(dataset) / self.rows))
         if recipe.max_tokens is not None:
             steps = min(steps, math.ceil(recipe.max_tokens / tokens_per_step))
 
