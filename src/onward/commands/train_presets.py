@@ -61,6 +61,11 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
             "or a name on the Hub"
         )
     tokenizer = load_tokenizer(given["tokenizer"])
+    if kind_of(given["model"]) == "masked" and tokenizer.mask_token_id is None:
+        raise ValueError(
+            f"--tokenizer {given['tokenizer']}: the tokenizer has no mask token, which masked language models need; "
+            "`onward vocabulary --kind wordpiece` makes one that has"
+        )
     ids = max(tokenizer.get_vocab().values()) + 1
     if settings.get("vocab_size", ids) < ids:
         raise ValueError(
