@@ -53,15 +53,15 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
     from ..models.recurrent_bert import preset
     from ..vocabularies import load_tokenizer
 
+    masked = kind_of(given["model"]) == "masked"
     if "tokenizer" not in given:
-        masked = kind_of(given["model"]) == "masked"
         bytes, option = ("", " --kind wordpiece") if masked else ("bytes, ", "")
         raise ValueError(
             f"{given['model']} needs a tokenizer: --tokenizer {bytes}a folder (`onward vocabulary{option}` makes one), "
             "or a name on the Hub"
         )
     tokenizer = load_tokenizer(given["tokenizer"])
-    if kind_of(given["model"]) == "masked" and tokenizer.mask_token_id is None:
+    if masked and tokenizer.mask_token_id is None:
         raise ValueError(
             f"--tokenizer {given['tokenizer']}: the tokenizer has no mask token, which masked language models need; "
             "`onward vocabulary --kind wordpiece` makes one that has"
@@ -73,9 +73,9 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
             "use a smaller vocabulary"
         )
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    make = preset if kind_of(given["model"]) == "masked" else BlockRecurrentConfig.preset
+    make = preset if masked else BlockRecurrentConfig.preset
     config = make(given["model"], **{"vocab_size": ids, **special, **settings})
-    if kind_of(given["model"]) == "masked":
+    if masked:
         tokenizer.model_max_length = config.max_position_embeddings  # pipelines cut longer texts by it
     return partial(model_class(config), config), tokenizer
 

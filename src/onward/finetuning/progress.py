@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn
 
 from ..training.progress import ProgressBar
 
@@ -29,16 +29,7 @@ class SweepProgress(ProgressBar):
         self.label = ""
         self._say(plan)
         if self.console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(10),
-                TextColumn("{task.percentage:.0f}%"),
-                TimeRemainingColumn(),
-                TextColumn("left, {task.fields[facts]}"),
-            )
-            self.bar = Progress(*columns, console=self.console, speed_estimate_period=600)
-            self.task = self.bar.add_task("", total=self.total, facts="")
-            self.bar.start()
+            self._open(BarColumn(10), "", 0)
 
     def start_run(self, label: str) -> None:
         self.label, self.loss = label, None

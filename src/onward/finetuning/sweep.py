@@ -11,6 +11,7 @@ from typing import Any
 
 from ..pretrained import source_of
 from ..training.checkpoints import alone_in, write_json
+from ..training.record import refuse_other
 from .progress import SweepProgress
 from .recipe import FinetuningRecipe, check_learning_rate
 from .report import write
@@ -132,12 +133,6 @@ def _identity(model: str) -> str:
 def _claim(folder: Path, name: str, described: dict[str, Any]) -> None:
     """Refuses a folder that holds another sweep; one without a finished run gives way."""
     file = folder / SWEEP
-    there = json.loads(file.read_text(encoding="utf-8"))["settings"] if file.is_file() else described
-    different = [key for key in {**there, **described} if there.get(key) != described.get(key)]
-    if different and any(folder.glob(f"{RUNS}/*/{RESULT}")):
-        listed = "; ".join(f"{key}: {there.get(key)!r} there, {described.get(key)!r} here" for key in different[:5])
-        raise FileExistsError(
-            f"{folder} holds a sweep with other settings ({listed}): choose another folder, or the settings of that "
-            "sweep to go on with it"
-        )
+    if file.is_file() and any(folder.glob(f"{RUNS}/*/{RESULT}")):
+        refuse_other(folder, "sweep", json.loads(file.read_text(encoding="utf-8"))["settings"], described)
     write_json(file, {"name": name, "settings": described})

@@ -83,7 +83,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Record]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Record]]:
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow.parquet
 
     try:
         table = pyarrow.parquet.read_table(path)

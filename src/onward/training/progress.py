@@ -53,18 +53,19 @@ class ProgressBar(TrainerCallback):
             return
         self._say(self._plan(state, kwargs["model"], kwargs["train_dataloader"].dataset.documents))
         if self.console.is_terminal:
-            columns = (  # of 80 columns they leave the bar at least 10
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.percentage:.0f}%"),
-                TimeRemainingColumn(),
-                TextColumn("left, {task.fields[facts]}"),
-            )
-            self.bar = Progress(*columns, console=self.console, speed_estimate_period=600)
-            self.task = self.bar.add_task(
-                "training", total=self.total, completed=self.tokens_before, facts=""
-            )
-            self.bar.start()
+            self._open(BarColumn(), "training", self.tokens_before)
+
+    def _open(self, bar: BarColumn, description: str, completed: int) -> None:
+        columns = (  # of 80 columns they leave the bar at least 10
+            TextColumn("{task.description}"),
+            bar,
+            TextColumn("{task.percentage:.0f}%"),
+            TimeRemainingColumn(),
+            TextColumn("left, {task.fields[facts]}"),
+        )
+        self.bar = Progress(*columns, console=self.console, speed_estimate_period=600)
+        self.task = self.bar.add_task(description, total=self.total, completed=completed, facts="")
+        self.bar.start()
 
     def on_log(self, args, state, control, logs=None, **kwargs):  # type: ignore[no-untyped-def]
         self.loss = (logs or {}).get("loss", self.loss)

@@ -85,13 +85,17 @@ def claim(folder: Path, described: dict[str, Any], resume: bool) -> None:
         raise FileExistsError(
             f"{folder} holds a run already: pass resume=True to go on, or choose another folder"
         )
-    there = _defaults() | json.loads((folder / RUN).read_text(encoding="utf-8"))
+    refuse_other(folder, "run", _defaults() | json.loads((folder / RUN).read_text(encoding="utf-8")), described)
+
+
+def refuse_other(folder: Path, what: str, there: dict[str, Any], described: dict[str, Any]) -> None:
+    """Two runs, or sweeps, in one folder must be the same."""
     names = [name for name in {**there, **described} if there.get(name) != described.get(name)]
     if names:
         listed = "; ".join(f"{n}: {there.get(n)!r} there, {described.get(n)!r} here" for n in names[:5])
         raise FileExistsError(
-            f"{folder} holds a run with other settings ({listed}): choose another folder, or the settings of "
-            "that run to go on with it"
+            f"{folder} holds a {what} with other settings ({listed}): choose another folder, or the settings of that "
+            f"{what} to go on with it"
         )
 
 
