@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,10 +130,21 @@ class PackedTexts(Dataset[dict[str, Tensor]]):
         parts = [part for number in numbers for part in (documents[number].ids, self._last.int())]
         self._text = torch.cat(parts)[:-1]  # the last row has a [SEP] of its own
         self.rows = math.ceil(len(self._text) / (length - 2))
-        self._orders = [order(self.rows, seed, epoch) for epoch in range(epochs)]
-        self._items = self.rows * epochs // rows_per_step * rows_per_step or self.rows * epochs
+        self._rows_per_step = rows_per_step
+        self._read(epochs)
         if bool(hiding.special[self._text].all()):
             raise ValueError("the documents have nothing that could be hidden, only special or unknown tokens")
+
+    def _read(self, epochs: int) -> None:
+        self._orders = [order(self.rows, self.seed, epoch) for epoch in range(epochs)]
+        rows, step = self.rows * epochs, self._rows_per_step
+        self._items = rows // step * step or rows
+
+    def repeated(self, epochs: int) -> PackedTexts:
+        """The same rows, read so often; the text is packed only once."""
+        other = copy(self)
+        other._read(epochs)
+        return other
 
     def __len__(self) -> int:
         return self._items

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -68,11 +67,11 @@ class MaskedFeeding(Feeding):
     def data(self, documents: Sequence[TokenizedDocument]) -> tuple[Dataset, int]:
         epochs = math.ceil(self.recipe.epochs)
         options = {"seed": self.recipe.seed, "rows_per_step": self.rows}
-        packed = partial(PackedTexts, documents, self.length, self.tokenizer, self.hiding, **options)
+        packed = PackedTexts(documents, self.length, self.tokenizer, self.hiding, **options)
         if self.recipe.max_tokens is not None:
             # A step more, so that what whole steps leave over is not missed.
-            epochs = min(epochs, math.ceil((self.recipe.max_tokens + self.rows * self.length) / packed().tokens))
-        return packed(epochs=epochs), epochs
+            epochs = min(epochs, math.ceil((self.recipe.max_tokens + self.rows * self.length) / packed.tokens))
+        return packed.repeated(epochs), epochs
 
     def validation_data(self, documents: Sequence[TokenizedDocument]) -> Dataset:
         """The same tokens are hidden at every validation of every run."""
