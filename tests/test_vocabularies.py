@@ -109,6 +109,12 @@ def test_wordpiece_is_berts(tmp_path):
     assert load_tokenizer(str(tmp_path)).get_vocab() == tokenizer.get_vocab()
 
 
+def test_wordpiece_knows_signs_that_are_rare():
+    text = "the reader read on, and nobody asked whether anything was to come of it " * 300
+    tokenizer = train_vocabulary([Document("prose", text + "or was it?")], 300, "wordpiece")
+    assert tokenizer.tokenize("was it?")[-1] == "?"
+
+
 def test_wordpiece_gives_the_same_in_pieces():
     text = "Ünïted e\u0301lan, no'one\u00a0here\t[MASK]\r\n 漢字 \x00x \ufffd" * 900
     tokenizer = train_vocabulary([Document("d", text)], 300, "wordpiece")

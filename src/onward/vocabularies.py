@@ -158,6 +158,10 @@ def _train_bpe(texts: list[str], size: int, report: Report) -> PreTrainedTokeniz
     return _wrapped(tokenizer)
 
 
+# Other letters, and whole words with them, become unknown: SentencePiece's share would lose "?" in an encyclopedia.
+ALMOST_ALL = 0.99995
+
+
 def _train_wordpiece(texts: list[str], size: int, report: Report) -> PreTrainedTokenizerFast:
     empty = BertTokenizer()
     special = [empty.pad_token, empty.unk_token, empty.cls_token, empty.sep_token, empty.mask_token]
@@ -183,14 +187,14 @@ def _train_wordpiece(texts: list[str], size: int, report: Report) -> PreTrainedT
 
 
 def _letters(words: Mapping[str, int], limit: int) -> tuple[list[str], list[str]]:
-    """The most frequent letters, up to COVERAGE of the text, and those of them that go on with a word."""
+    """The most frequent letters, up to ALMOST_ALL of the text, and those of them that go on with a word."""
     counts: Counter[str] = Counter()
     later: set[str] = set()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
         later.update(word[1:])
-    common = _most_common(counts, limit // 2)
+    common = _most_common(counts, ALMOST_ALL, limit // 2)
     return sorted(common), sorted(later.intersection(common))
 
 
@@ -241,11 +245,11 @@ def _common_characters(texts: list[str], limit: int) -> str:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
-    return "".join(_most_common(counts, limit, but=(SPACE, ESCAPE)))
+    return "".join(_most_common(counts, COVERAGE, limit, but=(SPACE, ESCAPE)))
 
 
-def _most_common(counts: Counter[str], limit: int, but: Collection[str] = ()) -> list[str]:
-    missing = COVERAGE * counts.total()
+def _most_common(counts: Counter[str], coverage: float, limit: int, but: Collection[str] = ()) -> list[str]:
+    missing = coverage * counts.total()
     common: list[str] = []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if missing <= 0 or len(common) == limit:
