@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -104,13 +106,24 @@ class _Recurrent(bert.BertPreTrainedModel):
     _no_split_modules = ["BertEmbeddings", "RecurrentBertLayer"]
 
 
+@contextmanager
+def _without_layers(config: RecurrentBertConfig) -> Iterator[None]:
+    """Around BERT's own constructors: the layers they make are not wanted, and drawing their weights takes seconds."""
+    layers, config.num_hidden_layers = config.num_hidden_layers, 0
+    try:
+        yield
+    finally:
+        config.num_hidden_layers = layers
+
+
 class RecurrentBertModel(_Recurrent, bert.BertModel):
     """The bare encoder."""
 
     auto_class = AutoModel
 
     def __init__(self, config: RecurrentBertConfig, add_pooling_layer: bool = True):
-        super().__init__(config, add_pooling_layer)
+        with _without_layers(config):
+            super().__init__(config, add_pooling_layer)
         self.encoder.layer = nn.ModuleList(RecurrentBertLayer(config, i) for i in range(config.num_hidden_layers))
         self.post_init()
 
@@ -143,7 +156,8 @@ class _WithHead(_Recurrent):
     bert: Any
 
     def __init__(self, config: RecurrentBertConfig):
-        super().__init__(config)
+        with _without_layers(config):
+            super().__init__(config)
         self.bert = RecurrentBertModel(config, add_pooling_layer=self.bert.pooler is not None)
         self.post_init()
 
