@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -45,6 +45,15 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def refuse_others(config: type, known: Collection[str], given: Mapping[str, Any]) -> None:
+    """Refuses given fields that are not known, with what may have been meant."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            raise ValueError(f"{config.__name__} has no field {name!r} (given {given[name]!r}): {hint}")
+
+
 class CheckedConfig:
     """Beside PreTrainedConfig, which lets misspelt fields pass in silence."""
 
@@ -54,11 +63,8 @@ class CheckedConfig:
 
     def refuse_unknown(self, given: dict[str, Any]) -> None:
         known = _WRITTEN_BY_TRANSFORMERS | set(GenerationConfig._get_default_generation_params())
-        for name in given:
-            if name not in known and not name.startswith("_"):
-                close = difflib.get_close_matches(name, self.own_fields(), n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(self.own_fields())}"
-                raise ValueError(f"{type(self).__name__} has no field {name!r} (given {given[name]!r}): {hint}")
+        unknown = {k: value for k, value in given.items() if k not in known and not k.startswith("_")}
+        refuse_others(type(self), self.own_fields(), unknown)
 
     def require_whole(self, name: str, or_none: bool = False) -> None:
         value = getattr(self, name)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from transformers import BertConfig
 
+from ..checking import refuse_others
 from .configuration_recurrent_bert import RecurrentBertConfig
 
 KINDS: dict[str, type[BertConfig]] = {"bert": BertConfig, "recurrent-bert": RecurrentBertConfig}
@@ -31,9 +31,4 @@ def preset(name: str, **changes: Any) -> BertConfig:
 
 def check_fields(config: type, changes: Mapping[str, Any]) -> None:
     """Refuses misspelt ones, which BertConfig would take in silence."""
-    known = [field.name for field in fields(config)]
-    for field in changes:
-        if field not in known:
-            close = difflib.get_close_matches(field, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"look it up in {config.__name__}"
-            raise ValueError(f"{config.__name__} has no field {field!r} (given {changes[field]!r}): {hint}")
+    refuse_others(config, [field.name for field in fields(config)], changes)
