@@ -44,8 +44,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "gradient_checkpointing": False,
     },
 }
-# Adafactor's rate is relative to the size of each parameter, AdamW's is not: this one, of 0.0016 at most, is ours.
-WITH_ADAMW: dict[str, dict[str, Any]] = {"block-recurrent": {"learning_rate": 0.05, "max_grad_norm": 1.0}}
+# Adafactor's rate is relative to the size of each parameter, AdamW's is not. The first, of 0.0016 at most, is ours; the
+# second is T5's, which a masked language model's pretraining is most like.
+WITH_OPTIMIZER: dict[tuple[str, str | None], dict[str, Any]] = {
+    ("block-recurrent", "adamw"): {"learning_rate": 0.05, "max_grad_norm": 1.0},
+    ("masked", "adafactor"): {"learning_rate": 0.01, "max_grad_norm": 0.0},
+}
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,7 @@ class TrainingRecipe:
         """The recipe for "window-recurrent", "block-recurrent" or "masked" models, with any field changed."""
         if name not in PRESETS:
             raise ValueError(f"no recipe {name!r}: choose one of {', '.join(map(repr, PRESETS))}")
-        values = dict(PRESETS[name])
-        if overrides.get("optimizer") == "adamw":
-            values |= WITH_ADAMW.get(name, {})
+        values = PRESETS[name] | WITH_OPTIMIZER.get((name, overrides.get("optimizer")), {})
         if "batch_size" in overrides:
             values.pop("tokens_per_step", None)
         return cls(**values | overrides)
