@@ -63,6 +63,8 @@ def test_a_name_of_its_own_and_saved_models(place: Path) -> None:
         ("{0}/bert --task rte --max-length 16 --data {0}/nowhere", "no file or folder"),
         ("{0}/bert --task rte --max-length 16", "nyu-mll/glue.*cannot be reached.*by --data"),
         ("--compare {0}/sst2", "holds no sweep"),
+        ("--compare {0}/sst2 --seeds 3", "--seeds is for runs, .*: leave --seeds out"),
+        ("--compare {0}/sst2 --save-models", "leave --save-models out"),
     ],
 )
 def test_what_cannot_be_done(place: Path, line: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

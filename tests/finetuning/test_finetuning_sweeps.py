@@ -117,6 +117,11 @@ def test_a_folder_without_a_result_gives_way(place: Path, tmp_path: Path, monkey
     assert found.settings["recipe.epochs"] == 1
 
 
+def test_weights_that_were_not_saved_cannot_be_had_later(place: Path, whole: Sweep) -> None:
+    with pytest.raises(ValueError, match="save_models=True: 4 of the runs had ended without it"):
+        go(place, whole.folder, save_models=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -22,10 +22,15 @@ OF_SWEEPS = {
 } | {
     r"\blearning_rates?=": "--learning-rates ",
     r"\bwith another name\b": "with another --name",
+    r"\bsave_models=True\b": "--save-models",
 }
 
 
+OF_COMPARISONS = ("models", "margin", "compare", "out")
+
+
 def finetune(
+    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(metavar="MODEL", help="A folder, a Hub name, or minilm-l6; with --compare, folders of sweeps."),
@@ -68,6 +73,7 @@ def finetune(
     from ..finetuning.report import markdown
 
     if compare:
+        refuse_options(context)
         with worded(OF_SWEEPS):
             sweeps = join(models, out, margin)
         say(f"{markdown(sweeps, margin)}\ntable.md, results.json and scores.svg are in {out}")
@@ -99,6 +105,15 @@ def finetune(
             save_models=save_models,
         )
     say(f"{markdown([found], margin)}\ntable.md, results.json and scores.svg are in {out}")
+
+
+def refuse_options(context: typer.Context) -> None:
+    """What would be ignored must not pass in silence."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in OF_COMPARISONS and source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} is for runs, and --compare only joins what has run: leave {option} out")
 
 
 def numbers(text: str) -> list[float]:

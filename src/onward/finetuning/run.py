@@ -36,6 +36,7 @@ from .result import RESULT, RunResult
 from .squad import Questions
 from .tasks import Task, task_of
 
+MODEL = "model"
 LOSSES_KEPT = 200  # points of a loss curve
 
 
@@ -144,8 +145,8 @@ def run(
         ended = str(error)
     if setting.save_models and ended is None:
         with quiet():
-            model.save_pretrained(folder / "model")
-            tokenizer.save_pretrained(folder / "model")
+            model.save_pretrained(folder / MODEL)
+            tokenizer.save_pretrained(folder / MODEL)
     content = {
         "task": prepared.task.name,
         "model": setting.model,

@@ -16,7 +16,7 @@ from .progress import SweepProgress
 from .recipe import FinetuningRecipe, check_learning_rate
 from .report import write
 from .result import RESULT, RunResult
-from .run import Setting, prepare, run
+from .run import MODEL, Setting, prepare, run
 from .summary import RUNS, SWEEP, Sweep
 from .tasks import Task
 
@@ -68,6 +68,8 @@ def _check(rates: Sequence[float], seeds: int) -> None:
 
 def _run_missing(setting: Setting, runs: Sequence[tuple[float, int]], folder: Path, progress: bool) -> None:
     missing = [pair for pair in runs if not (_place(folder, *pair) / RESULT).is_file()]
+    if setting.save_models:
+        _refuse_unsaved([_place(folder, *pair) for pair in runs if pair not in missing])
     if not missing:
         return
     examples = round(len(setting.prepared.train) * setting.recipe.epochs)
@@ -84,6 +86,15 @@ def _run_missing(setting: Setting, runs: Sequence[tuple[float, int]], folder: Pa
     finally:
         if shown:
             shown.close()
+
+
+def _refuse_unsaved(ended: Sequence[Path]) -> None:
+    lost = [place for place in ended if RunResult.read(place).ended is None and not (place / MODEL).is_dir()]
+    if lost:
+        raise ValueError(
+            f"save_models=True: {len(lost)} of the runs had ended without it, and their weights are gone (such as "
+            f"those of {lost[0]}): delete those folders to run them again, or choose another folder"
+        )
 
 
 def _plan(setting: Setting, missing: int, runs: int) -> str:
