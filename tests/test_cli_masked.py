@@ -56,6 +56,15 @@ def test_a_trained_model_is_trained_on_with_other_dropout(place):
     assert AutoModelForMaskedLM.from_pretrained(place / "on").config.hidden_dropout_prob == 0.3
 
 
+def test_a_bert_of_the_hub_is_trained_on(place, monkeypatch, capsys):
+    monkeypatch.setattr("onward.pretrained.hub_is_reachable", lambda: True)
+    monkeypatch.setattr(
+        "huggingface_hub.hf_hub_download", lambda name, file, local_files_only: str(place / "bert" / file)
+    )
+    # It is known for what it is; loading it is transformers' own, from a Hub that cannot be reached here.
+    assert "google/bert is masked" in error_of(f"train google/bert --overlap 3 --out {place}/x", monkeypatch, capsys)
+
+
 def test_a_recurrent_bert_starts_from_a_plain_one(place):
     options = "--batch-size 4 --max-tokens 40 --learning-rate 1e-9 --set stride=3"
     run(f"train recurrent-bert:{place}/bert --corpus {place}/texts --out {place}/upcycled {options}")

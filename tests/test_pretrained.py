@@ -92,6 +92,23 @@ def test_without_network_the_hub_cache_is_used(no_network, monkeypatch, tmp_path
     assert same_weights(load_backbone("owner/model")[0], saved)
 
 
+def test_what_kind_of_model_a_name_has(no_network, monkeypatch, tmp_path):
+    save_tiny_model(tmp_path / "snapshot")
+    (tmp_path / "empty_folder").mkdir()
+
+    def hf_hub_download(name, file, local_files_only):
+        assert name == "owner/model" and local_files_only
+        return str(tmp_path / "snapshot" / file)
+
+    assert pretrained.model_type_of(str(tmp_path / "snapshot")) == "gpt2"
+    assert pretrained.model_type_of("owner/model") is None  # not in the cache
+    assert pretrained.model_type_of("no name!") is None
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", hf_hub_download)
+    assert pretrained.model_type_of("owner/model") == "gpt2"
+    for name in ("smollm2-135m", str(tmp_path / "empty_folder")):
+        assert pretrained.model_type_of(name) is None
+
+
 def test_names_that_are_none(no_network):
     with pytest.raises(ValueError, match="'no name!' is no name of a backbone"):
         load_backbone("no name!")

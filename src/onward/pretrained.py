@@ -7,6 +7,7 @@ a package registry only: `smollm2-135m`, a decoder, and `minilm-l6`, an encoder.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -71,6 +72,18 @@ def load_backbone(
 def source_of(name: str) -> str:
     """What `from_pretrained` takes for a backbone's name: the folder of a packaged one, or the name itself."""
     return str(_packaged_folder(name)) if name in PACKAGED else name
+
+
+def model_type_of(name: str) -> str | None:
+    """What a folder's or the Hub's config.json says, such as "gpt2"; None if there is none, or none to be had."""
+    file = Path(name).expanduser() / "config.json"
+    if not file.is_file() and not file.parent.is_dir() and name not in PACKAGED:
+        try:
+            local = not hub_is_reachable()
+            file = Path(huggingface_hub.hf_hub_download(name, file.name, local_files_only=local))
+        except (OSError, ValueError):  # whoever loads the model says what is wrong
+            return None
+    return json.loads(file.read_text(encoding="utf-8")).get("model_type") if file.is_file() else None
 
 
 def hub_is_reachable(timeout: float = PROBE_SECONDS) -> bool:

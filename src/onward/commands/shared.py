@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -165,14 +164,12 @@ OF_MODEL_TYPES = {"block_recurrent": "block-recurrent", "bert": "masked", "recur
 
 
 def kind_of(name: str) -> str:
-    """"block-recurrent", "masked" or "window-recurrent": what a preset names, or a folder holds."""
+    """"block-recurrent", "masked" or "window-recurrent": what a preset names, or a folder or the Hub holds."""
+    from ..pretrained import model_type_of
+
     if is_preset(name):
         return "masked" if name.startswith(("bert:", "recurrent-bert:")) else "block-recurrent"
-    config = Path(name).expanduser() / "config.json"
-    if not config.is_file():
-        return "window-recurrent"
-    model_type = json.loads(config.read_text(encoding="utf-8")).get("model_type")
-    return OF_MODEL_TYPES.get(model_type, "window-recurrent")
+    return OF_MODEL_TYPES.get(model_type_of(name) or "", "window-recurrent")
 
 
 def is_preset(name: str) -> bool:

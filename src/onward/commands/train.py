@@ -66,7 +66,9 @@ def train(
     tokens_per_step: Annotated[int | None, typer.Option(help="Instead of --batch-size (; 131072).")] = None,
     segments_at_once: Annotated[int | None, typer.Option(help="Of a step's segments; fewer need less.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw or adafactor (adamw; adafactor; adamw).")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="(5e-5, adapters 5e-4; 1.0, adamw 0.05; 1e-4)")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="(5e-5, adapters 5e-4; 1.0, adamw 0.05; 1e-4, adafactor 0.01)")
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(help="constant, linear, cosine, inverse_sqrt (constant; inverse_sqrt; linear).")
     ] = None,
@@ -118,7 +120,7 @@ def train(
 
     if batch_size is not None and tokens_per_step is not None:
         raise ValueError("--batch-size and --tokens-per-step both say how large a step is: give one of them")
-    kind = kind_of(model)
+    kind = given["kind"] = kind_of(model)
     if kind != "masked":
         refuse(given, MASK_OPTIONS, f"is for masked language models, and {model} is none")
     if kind == "window-recurrent":

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .shared import UPCYCLED, is_preset, kind_of, load_texts
+from .shared import UPCYCLED, is_preset, load_texts
 from .train import recipe_of, run
 
 
 def train_presets(given: dict[str, Any]) -> None:
     from transformers import set_seed
 
-    kind = kind_of(given["model"])
+    kind = given["kind"]
     recipe = recipe_of(kind, given)
     settings = parse_settings(given.get("settings", ()), kind)
     if kind == "block-recurrent" and "window" in given:
@@ -53,7 +53,7 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
     from ..models.recurrent_bert import preset
     from ..vocabularies import load_tokenizer
 
-    masked = kind_of(given["model"]) == "masked"
+    masked = given["kind"] == "masked"
     if "tokenizer" not in given:
         bytes, option = ("", " --kind wordpiece") if masked else ("bytes, ", "")
         raise ValueError(
