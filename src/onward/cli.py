@@ -15,6 +15,7 @@ from .commands.finetune import finetune
 from .commands.generate import generate
 from .commands.inspect import inspect
 from .commands.shared import load_model
+from .commands.study import study
 from .commands.train import train
 from .commands.vocabulary import vocabulary
 
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Recurrence for Transformers: read, train and write documents of any length.",
 )
-for verb in (train, evaluate, generate, embed, inspect, finetune, vocabulary, demo):
+for verb in (train, evaluate, generate, embed, inspect, finetune, study, vocabulary, demo):
     app.command()(verb)
 
 

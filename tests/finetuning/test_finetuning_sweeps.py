@@ -17,9 +17,9 @@ from rich.console import Console
 from tiny_tasks import save_encoder, save_sentiment
 
 from onward.finetuning import FinetuningRecipe, Summary, Sweep, compare, summarize, sweep
-from onward.finetuning.progress import SweepProgress
 from onward.finetuning.report import markdown
 from onward.finetuning.result import RESULT
+from onward.training.many_runs import RunsProgress
 
 RECIPE = FinetuningRecipe(epochs=1, batch_size=8, max_length=16, train_examples=16)
 RATES = (1e-4, 1e-3)
@@ -43,7 +43,7 @@ def whole(place: Path) -> Sweep:
 
 def go(place: Path, out: Path, model: str = "bert", **changes: Any) -> Sweep:
     options: dict[str, Any] = {"learning_rates": RATES, "seeds": 2, "recipe": RECIPE, "data": place / "sst2"}
-    return sweep(place / model, "sst2", out, progress=False, **{**options, **changes})
+    return sweep(place / model, "sst2", out, **{**options, "progress": False, **changes})
 
 
 def count_runs(monkeypatch: pytest.MonkeyPatch, killed_at: int | None = None) -> list[tuple[float, int]]:
@@ -115,6 +115,22 @@ def test_a_folder_without_a_result_gives_way(place: Path, tmp_path: Path, monkey
         go(place, tmp_path, recipe=FinetuningRecipe(max_length=16))
     found = go(place, tmp_path, learning_rates=[1e-4], seeds=1)
     assert found.settings["recipe.epochs"] == 1
+
+
+def test_listed_seeds_shown_by_a_display_for_more(place: Path, whole: Sweep, tmp_path: Path) -> None:
+    out = io.StringIO()
+    shown = RunsProgress(100, "tokens", "all of them", Console(file=out, width=120), seconds_between_lines=0)
+    shown.start_run("a sweep", 100, parts=2)
+    found = go(place, tmp_path, seeds=[1], progress=shown)
+    shown.end_run("ended")
+    same = [result for result in whole.results if result.seed == 1]
+    assert [(r.learning_rate, r.seed, r.score) for r in found.results] == [
+        (r.learning_rate, r.seed, r.score) for r in same
+    ]
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "all of them" and lines[-1] == "a sweep: ended"
+    assert lines[1].startswith("a sweep, step 1/2") and lines[-2].startswith("a sweep, step 2/2")
+    assert lines[-2].endswith("0:00:00 left"), "both parts are behind it"
 
 
 def test_weights_that_were_not_saved_cannot_be_had_later(place: Path, whole: Sweep) -> None:
@@ -236,9 +252,9 @@ def test_sweeps_that_cannot_be_compared(tmp_path: Path) -> None:
 def show(terminal: bool, seconds: float = 0.0) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=120)
-    shown = SweepProgress(2, 100, "2 of 3 runs", console, seconds_between_lines=seconds)
+    shown = RunsProgress(200, "examples", "2 of 3 runs", console, seconds_between_lines=seconds)
     for number in (1, 2):
-        shown.start_run(f"run {number + 1}/3, rte, 2e-05, seed {number}")
+        shown.start_run(f"run {number + 1}/3, rte, 2e-05, seed {number}", 100)
         for step in range(1, 5):
             shown.on_step_end(None, SimpleNamespace(global_step=step, max_steps=4), None)
         shown.on_train_end(None, None, None)

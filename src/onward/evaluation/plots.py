@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,8 +118,14 @@ def _legend(panel: Any) -> None:
         panel.legend(frameon=False)
 
 
-def save(figure: Figure, path: Path) -> None:
-    # A figure made without pyplot draws with Agg; text stays text in the SVG, and no date makes files differ.
+@contextlib.contextmanager
+def same_on_every_run() -> Iterator[None]:
+    """Text stays text in an SVG, and what matplotlib draws at random does not make files differ."""
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "onward"}):
+        yield
+
+
+def save(figure: Figure, path: Path) -> None:
+    with same_on_every_run():  # a figure made without pyplot draws with Agg
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
         figure.savefig(path.with_suffix(".png"), dpi=150)

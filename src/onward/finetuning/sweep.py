@@ -11,8 +11,8 @@ from typing import Any
 
 from ..pretrained import source_of
 from ..training.checkpoints import alone_in, write_json
+from ..training.many_runs import RunsProgress
 from ..training.record import refuse_other
-from .progress import SweepProgress
 from .recipe import FinetuningRecipe, check_learning_rate
 from .report import write
 from .result import RESULT, RunResult
@@ -29,57 +29,70 @@ def sweep(
     out: str | Path,
     *,
     learning_rates: Sequence[float] = (2e-5, 3e-5, 5e-5),
-    seeds: int = 3,
+    seeds: int | Sequence[int] = 3,
     recipe: FinetuningRecipe | None = None,
     data: str | Path | None = None,
     split: str = "validation",
     name: str | None = None,
     margin: float | None = None,
     save_models: bool = False,
-    progress: bool = True,
+    progress: bool | RunsProgress = True,
 ) -> Sweep:
-    """Fine-tunes a model with every learning rate and the seeds 0, 1, ..., and writes a table and a picture of it.
+    """Fine-tunes a model with every learning rate and the seeds 0, 1, ... (or those that are listed), and writes a
+    table and a picture of it.
 
     Called again, it goes on with the first run that has not ended; with more learning rates or seeds, only those that
     are missing are run. `name` is what the model is called in tables, its folder's name by default. `margin` is for
-    those who define a failed run in another way than docs/fine-tuning.md does.
+    those who define a failed run in another way than docs/fine-tuning.md does. A display given as `progress` has shown
+    other runs before, and goes on.
     """
     rates = list(dict.fromkeys(float(rate) for rate in learning_rates))
     _check(rates, seeds)
+    listed = range(seeds) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     folder = Path(out).expanduser().resolve()
     setting = prepare(model, task, recipe, data=data, split=split, save_models=save_models)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         _claim(folder, name or Path(str(model)).name, _describe(setting, split))
-        _run_missing(setting, [(rate, seed) for seed in range(seeds) for rate in rates], folder, progress)
+        _run_missing(setting, [(rate, seed) for seed in listed for rate in rates], folder, progress)
     found = Sweep.read(folder)
     write([found], folder, margin)
     return found
 
 
-def _check(rates: Sequence[float], seeds: int) -> None:
+def _check(rates: Sequence[float], seeds: int | Sequence[int]) -> None:
     if not rates:
         raise ValueError("learning_rates is empty: give at least one, such as 2e-5")
     for rate in rates:
         check_learning_rate(rate)
+    if not isinstance(seeds, int) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds):
+        return
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-        raise ValueError(f"seeds={seeds!r}: it says how many runs each learning rate has, at least 1")
+        raise ValueError(f"seeds={seeds!r}: it says how many runs each learning rate has, at least 1; or list them")
 
 
-def _run_missing(setting: Setting, runs: Sequence[tuple[float, int]], folder: Path, progress: bool) -> None:
+def _run_missing(
+    setting: Setting, runs: Sequence[tuple[float, int]], folder: Path, progress: bool | RunsProgress
+) -> None:
     missing = [pair for pair in runs if not (_place(folder, *pair) / RESULT).is_file()]
     if setting.save_models:
         _refuse_unsaved([_place(folder, *pair) for pair in runs if pair not in missing])
     if not missing:
         return
     examples = round(len(setting.prepared.train) * setting.recipe.epochs)
-    shown = SweepProgress(len(missing), examples, _plan(setting, len(missing), len(runs))) if progress else None
+    if isinstance(progress, RunsProgress):
+        for rate, seed in missing:
+            run(setting, rate, seed, _place(folder, rate, seed), [progress])
+        return
+    plan = _plan(setting, len(missing), len(runs))
+    shown = RunsProgress(len(missing) * examples, "examples", plan) if progress else None
     try:
         for number, (rate, seed) in enumerate(runs, start=1):
             if (rate, seed) not in missing:
                 continue
             if shown:
-                shown.start_run(f"run {number}/{len(runs)}, {setting.prepared.task.name}, {rate}, seed {seed}")
+                label = f"run {number}/{len(runs)}, {setting.prepared.task.name}, {rate}, seed {seed}"
+                shown.start_run(label, examples)
             result = run(setting, rate, seed, _place(folder, rate, seed), [shown] if shown else [])
             if shown:
                 shown.end_run(_said(result))
@@ -92,8 +105,8 @@ def _refuse_unsaved(ended: Sequence[Path]) -> None:
     lost = [place for place in ended if RunResult.read(place).ended is None and not (place / MODEL).is_dir()]
     if lost:
         raise ValueError(
-            f"save_models=True: {len(lost)} of the runs had ended without it, and their weights are gone (such as "
-            f"those of {lost[0]}): delete those folders to run them again, or choose another folder"
+            f"save_models=True: {len(lost)} of the runs had ended without it, and their weights are gone: delete "
+            f"their folders (such as {lost[0]}) to run them again, or choose another folder"
         )
 
 

@@ -28,6 +28,7 @@ from ..streams import TokenizedDocument, tokenize
 from . import checkpoints
 from .feeding import Feeding, Plan
 from .lanes import LaneFeeding
+from .many_runs import RunsProgress
 from .masked import MaskedFeeding
 from .progress import ProgressBar, Stopwatch
 from .recipe import SCHEDULES, TrainingRecipe
@@ -51,7 +52,7 @@ def train(
     recipe: TrainingRecipe | None = None,
     *,
     resume: bool = True,
-    progress: bool = True,
+    progress: bool | RunsProgress = True,
     report_to: str | list[str] = "none",
 ) -> TrainingResult:
     """Trains the model in place, and saves it, its tokenizer and `training.json` in `output_dir`.
@@ -87,20 +88,21 @@ def _train(
     validation: list[TokenizedDocument],
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
-    progress: bool,
+    progress: bool | RunsProgress,
     report_to: str | list[str],
 ) -> TrainingResult:
     model = feeding.model
     set_seed(feeding.recipe.seed)
     with feeding.trainable(), _left_as_found(model):
         trainer, plan = _make_trainer(feeding, training, validation, folder, report_to)
-        bar = ProgressBar(plan.tokens)
+        bar = progress if isinstance(progress, RunsProgress) else ProgressBar(plan.tokens)
         if progress:
             trainer.add_callback(bar)
         try:
             _run(trainer)
         finally:
-            bar.close()
+            if bar is not progress:
+                bar.close()
     model.eval()
     weights = trainer.whole_weights()
     if trainer.args.should_save:

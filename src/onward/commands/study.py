@@ -1,0 +1,84 @@
+"""`onward study`"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .shared import Out, say
+
+
+class Scale(StrEnum):
+    smoke = "smoke"
+    laptop = "laptop"
+    paper = "paper"
+
+
+def study(
+    name: Annotated[str | None, typer.Argument(help="Without it, all studies are listed.")] = None,
+    scale: Annotated[Scale, typer.Option(help="Seconds; hours on two cores; the papers' recipes.")] = Scale.laptop,
+    seeds: Annotated[int, typer.Option(help="Runs of everything that chance has a part in.")] = 3,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(help="Your own text: a name or a path; NAME=PATH where a study reads several. Again and again."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A size of the study, again and again.", metavar="NAME=VALUE")
+    ] = None,
+    only_report: Annotated[
+        bool, typer.Option("--report", help="Run nothing: show what the runs that have ended come to.")
+    ] = False,
+    out: Out = Path("runs/studies"),
+) -> None:
+    """Reproduce a table or a figure of the papers: runs, a table, a picture and an honest sentence.
+
+    Killed at any moment, the same command goes on; started twice, it works on two runs at once.
+    """
+    from ..studies import STUDIES, conduct, report
+
+    if name is None:
+        say("\n".join(f"{study.name:20} {study.shows}" for study in STUDIES.values()))
+        return
+    chosen = chosen_study(name)
+    setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()))
+    found = report(chosen, setting, out) if only_report else conduct(chosen, setting, out)
+    say(f"{found.markdown()}\nreport.html, table.md, results.json and the figures are in {out / chosen.name}")
+
+
+def chosen_study(name: str) -> Any:
+    import difflib
+
+    from ..studies import STUDIES
+
+    if name in STUDIES:
+        return STUDIES[name]
+    close = difflib.get_close_matches(name, STUDIES, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(STUDIES)}"
+    raise ValueError(f"there is no study {name!r}: {hint}")
+
+
+def corpora(given: list[str] | tuple[str, ...]) -> dict[str, str]:
+    """NAME=PATH, or a PATH alone."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        name, place = (name, place) if equals else ("", text)
+        if name in found:
+            raise ValueError(f"--corpus {text}: there are two for {name or 'the study'}: name them, as books=PATH")
+        found[name] = place
+    return found
+
+
+def sizes(given: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    from .train_presets import parse_value
+
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"--set {text}: write it as NAME=VALUE, for example --set tokens=1000000")
+        found[name.strip()] = parse_value(text, value.strip())
+    return found

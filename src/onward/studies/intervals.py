@@ -1,0 +1,55 @@
+"""Means over seeds, and how sure they are."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HOLDS, FAILS, UNSEEN = "holds", "does not hold", "not visible at this scale"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean, and how far the true one may be away with 95 % confidence; None of a single value."""
+
+    mean: float
+    half: float | None
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        """By Student's distribution: seeds are few."""
+        if not values:
+            raise ValueError("an interval of no values: run at least one seed")
+        mean = statistics.fmean(values)
+        if len(values) == 1:
+            return cls(mean, None, tuple(values))
+        from scipy.stats import t
+
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        return cls(mean, float(t.ppf(0.975, len(values) - 1)) * error, tuple(values))
+
+    @property
+    def low(self) -> float:
+        return -math.inf if self.half is None else self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        return math.inf if self.half is None else self.mean + self.half
+
+    def text(self, digits: int = 3) -> str:
+        return f"{self.mean:.{digits}f}" + ("" if self.half is None else f" ± {self.half:.{digits}f}")
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Of the differences ours - theirs, seed by seed."""
+    return Interval.of([a - b for a, b in zip(ours, theirs, strict=True)])
+
+
+def verdict(gain: Interval) -> str:
+    """On a claim that something is larger: whether the interval of the difference leaves out 0, and on which side."""
+    if gain.low > 0:
+        return HOLDS
+    return FAILS if gain.high < 0 else UNSEEN

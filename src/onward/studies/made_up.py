@@ -1,0 +1,35 @@
+"""Small tasks for the smoke scale, which needs no network: enough to run everything, too easy to say anything."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+WORDS = ("the", "a", "king", "queen", "lord", "sea", "ship", "night", "old", "long", "was", "is", "went", "to", "in")
+GOOD, BAD = ("good", "sweet", "noble"), ("bad", "foul", "false")
+
+
+def made_up_glue(folder: Path, train: int = 64, held: int = 32) -> Path:
+    """GLUE's files for sst2 (one word of a sentence decides) and rte (is the second sentence in the first?)."""
+    draw = random.Random(0)
+    for task, head, line in (
+        ("sst2", "sentence\tlabel", _sentiment),
+        ("rte", "index\tsentence1\tsentence2\tlabel", _entailment),
+    ):
+        (folder / task).mkdir(parents=True, exist_ok=True)
+        for split, count in (("train", train), ("dev", held)):
+            lines = [head, *(line(draw, number) for number in range(count))]
+            (folder / task / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def _sentiment(draw: random.Random, number: int) -> str:
+    words = draw.choices(WORDS, k=draw.randint(2, 7))
+    words.insert(draw.randint(0, len(words)), draw.choice(GOOD if number % 2 else BAD))
+    return f"{' '.join(words)}\t{number % 2}"
+
+
+def _entailment(draw: random.Random, number: int) -> str:
+    words = draw.choices(WORDS, k=6)
+    second = words[2:5] if number % 2 else draw.choices(GOOD + BAD, k=3)
+    return f"{number}\t{' '.join(words)}\t{' '.join(second)}\t{'entailment' if number % 2 else 'not_entailment'}"

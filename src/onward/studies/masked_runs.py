@@ -1,0 +1,244 @@
+"""The runs of `mlm` and `stability`: BERT beside its recurrent twin at equal parameters. One set answers both.
+
+Each seed pretrains every model anew, and fine-tunes it on every task with every learning rate: so an interval over
+seeds has in it what pretraining and fine-tuning leave to chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForMaskedLM, set_seed
+
+from ..finetuning import FinetuningRecipe, RunResult, sweep
+from ..finetuning.summary import scores_of
+from ..models.recurrent_bert import preset
+from ..streams import tokenize
+from ..training import TrainingRecipe
+from .made_up import made_up_glue
+from .study import Outcome, Run, Setting, Work
+from .training_runs import some_of, tokenizer_of, train_once, vocabulary_run
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "BERT": ("bert", {}),
+    "recurrent, stride 1": ("recurrent-bert", {"stride": 1}),
+    "recurrent, stride 2": ("recurrent-bert", {"stride": 2}),
+}
+BASE, OURS = "BERT", "recurrent, stride 1"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`rates` are tried on `probe_tokens` tokens, for both kinds of model, and the best on validation is taken.
+    `scored_on`: of a task whose files are split otherwise, the split that has GLUE's validation."""
+
+    size: str = "base"
+    changes: Mapping[str, int] = field(default_factory=dict)
+    vocabulary: int = 30_000
+    tokens: int = 131_072_000_000
+    rows: int = 256
+    rates: tuple[float, ...] = (1e-4,)
+    probe_tokens: int = 0
+    warmup_steps: int = 10_000
+    evaluate_every: int = 1_000_000_000
+    train_bytes: int | None = None
+    held: int = 1000
+    held_tokens: int = 2000
+    tasks: tuple[str, ...] = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "squad", "squad_v2")
+    finetuning_rates: tuple[float, ...] = (1e-5, 2e-5, 3e-5, 4e-5, 5e-5)
+    epochs: float = 3
+    examples: Mapping[str, int] = field(default_factory=dict)
+    finetuning_rows: int = 32
+    scored_on: Mapping[str, str] = field(default_factory=dict)
+
+
+SCALES = {
+    "smoke": Sizes(
+        changes={
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 48,
+            "max_position_embeddings": 32,
+        },
+        vocabulary=300,
+        tokens=3_000,
+        rows=8,
+        rates=(1e-3, 1e-2),
+        probe_tokens=1_000,
+        warmup_steps=2,
+        evaluate_every=1_500,
+        train_bytes=40_000,
+        held=2,
+        held_tokens=200,
+        tasks=("sst2", "rte"),
+        finetuning_rates=(1e-3, 1e-2),
+        epochs=1,
+    ),
+    "laptop": Sizes(
+        changes={
+            "hidden_size": 256,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+            "max_position_embeddings": 128,
+        },
+        vocabulary=8_000,
+        tokens=9_000_000,
+        rows=32,
+        rates=(5e-4, 1e-3, 2e-3),
+        probe_tokens=900_000,
+        warmup_steps=300,
+        evaluate_every=1_000_000,
+        train_bytes=60_000_000,
+        held=60,
+        tasks=("sst2", "cola", "rte", "stsb"),
+        finetuning_rates=(3e-5, 6e-5, 1.2e-4, 2.5e-4, 5e-4),
+        examples={"sst2": 5000},
+    ),
+    "paper": Sizes(),
+}
+CORPORA = {
+    "smoke": {"text": "shakespeare", "glue": "made-up"},
+    "laptop": {"text": "wikitext-103", "glue": "hub"},
+    "paper": {"text": "hub:wikimedia/wikipedia:20231101.en", "glue": "hub"},
+}
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+def runs(setting: Setting) -> list[Run]:
+    sizes: Sizes = setting.sizes
+    text = setting.corpora["text"]
+    vocabulary = vocabulary_run("text", text, sizes.vocabulary, "wordpiece", sizes.train_bytes)
+    probes = {
+        kind: [_pretraining(setting, vocabulary, model, 0, rate, sizes.probe_tokens) for rate in sizes.rates]
+        for kind, model in (("bert", BASE), ("recurrent-bert", OURS))
+    }
+    found = [vocabulary]
+    if len(sizes.rates) > 1:
+        found += [probe for group in probes.values() for probe in group]
+    for seed in range(setting.seeds):
+        pretrained = {name: _main(setting, vocabulary, name, seed, probes) for name in MODELS}
+        found += pretrained.values()
+        found += [
+            _finetuning(setting, task, name, seed, run.name) for name, run in pretrained.items() for task in sizes.tasks
+        ]
+    return found
+
+
+def _pretraining(
+    setting: Setting, vocabulary: Run, name: str, seed: int, rate: float, tokens: int
+) -> Run:
+    settings = _pretraining_settings(setting, name, seed, tokens) | {"rate": rate}
+    do = partial(_pretrain, setting, vocabulary.name, name, seed, rate, tokens)
+    return Run(f"mlm-rate-{slug(name)}-{rate:g}", settings, do, (vocabulary.name,), tokens)
+
+
+def _main(
+    setting: Setting, vocabulary: Run, name: str, seed: int, probes: Mapping[str, Sequence[Run]]
+) -> Run:
+    """With the learning rate that was best for its kind."""
+    sizes: Sizes = setting.sizes
+    kind = MODELS[name][0]
+    tried = [run.name for run in probes[kind]] if len(sizes.rates) > 1 else []
+    settings = _pretraining_settings(setting, name, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"}
+
+    def do(work: Work) -> Outcome:
+        rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
+        return _pretrain(setting, vocabulary.name, name, seed, rate, sizes.tokens, work)
+
+    return Run(f"mlm-{slug(name)}-seed{seed}", settings, do, (vocabulary.name, *tried), sizes.tokens)
+
+
+def _pretraining_settings(setting: Setting, name: str, seed: int, tokens: int) -> dict[str, Any]:
+    shaping = ("size", "changes", "vocabulary", "rows", "warmup_steps", "train_bytes", "held", "held_tokens")
+    sizes = {field: getattr(setting.sizes, field) for field in shaping}
+    return {"model": name, "seed": seed, "text": setting.corpora["text"], "tokens": tokens, **sizes}
+
+
+def _pretrain(
+    setting: Setting, vocabulary: str, name: str, seed: int, rate: float, tokens: int, work: Work
+) -> Outcome:
+    sizes: Sizes = setting.sizes
+    tokenizer = tokenizer_of(work, vocabulary)
+    kind, fields = MODELS[name]
+    config = preset(f"{kind}:{sizes.size}", vocab_size=len(tokenizer), **sizes.changes, **fields)
+    tokenizer.model_max_length = config.max_position_embeddings
+    set_seed(seed)
+    model = AutoModelForMaskedLM.from_config(config)
+    recipe = TrainingRecipe.preset(
+        "masked",
+        batch_size=sizes.rows,
+        learning_rate=rate,
+        warmup_steps=sizes.warmup_steps,
+        max_tokens=tokens,
+        epochs=1000,  # as often as `tokens` need
+        evaluate_every_tokens=sizes.evaluate_every,
+        seed=seed,
+    )
+    texts = work.corpus("text")
+    held_out = tokenize(texts.validation[: sizes.held], tokenizer, sizes.held_tokens)
+    return train_once(work, model, some_of(texts.train, sizes.train_bytes), held_out, tokenizer, recipe)
+
+
+def _finetuning(setting: Setting, task: str, name: str, seed: int, pretrained: str) -> Run:
+    sizes: Sizes = setting.sizes
+    shaping = ("finetuning_rates", "epochs", "finetuning_rows")
+    settings = {field: getattr(sizes, field) for field in shaping} | {
+        "task": task,
+        "examples": sizes.examples.get(task),
+        "pretrained": pretrained,
+        "seed": seed,
+        "glue": setting.corpora["glue"],
+        "split": sizes.scored_on.get(task, "validation"),
+    }
+    size = len(sizes.finetuning_rates) * FINETUNING_TOKENS
+    do = partial(_finetune, setting, task, name, seed, pretrained)
+    return Run(f"{task}-{slug(name)}-seed{seed}", settings, do, (pretrained,), size, len(sizes.finetuning_rates))
+
+
+FINETUNING_TOKENS = 400_000
+"""About as long as a pretraining on so many takes a fine-tuning run at the laptop's scale: for the time left only."""
+
+
+def _finetune(setting: Setting, task: str, name: str, seed: int, pretrained: str, work: Work) -> Outcome:
+    sizes: Sizes = setting.sizes
+    place = setting.corpora["glue"]
+    data: Path | None = None if place == "hub" else Path(place)
+    if place == "made-up":
+        data = made_up_glue(work.out / "made-up")
+    positions = sizes.changes.get("max_position_embeddings", 512)
+    found = sweep(
+        work.model_of(pretrained),
+        task,
+        work.folder / "sweep",
+        learning_rates=sizes.finetuning_rates,
+        seeds=[seed],
+        recipe=FinetuningRecipe(
+            epochs=sizes.epochs,
+            batch_size=sizes.finetuning_rows,
+            train_examples=sizes.examples.get(task),
+            max_length=min(128, positions) if not task.startswith("squad") else None,
+        ),
+        data=data,
+        split=sizes.scored_on.get(task, "validation"),
+        name=name,
+        progress=work.display,
+    )
+    best = max(scores_of(found.results))
+    kept = [f.name for f in fields(RunResult) if f.name not in LEFT_OUT]
+    results = [{name: getattr(result, name) for name in kept} for result in found.results]
+    return {"task": task, "model": name, "results": results, "said": f"best score {100 * best:.1f}"}
+
+
+LEFT_OUT = ("path", "model", "history")
+
+
+def slug(name: str) -> str:
+    return name.lower().replace(", ", "-").replace(" ", "")

@@ -1,0 +1,236 @@
+"""A study is a list of runs and what they come to. A run is done once, whoever needs it and whatever interrupts it.
+
+    out/runs/NAME/      a run: settings.json (what it is), outcome.json (it has ended), and what it trained
+    out/STUDY/          table.md, figures, report.html, results.json
+
+Studies in one folder share runs. The same command started twice works on two runs at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..corpora import Corpus, load_corpus
+from ..evaluation.report import circumstances, without_infinities
+from ..models.checking import refuse_others
+from ..training.checkpoints import all_checkpoints, alone_in, write_json
+from ..training.many_runs import RunsProgress
+from ..training.record import refuse_other
+from .reporting import Report, write
+
+SCALES = ("smoke", "laptop", "paper")
+SETTINGS, OUTCOME, MODEL = "settings.json", "outcome.json", "model"
+SECONDS_BETWEEN_LOOKS = 5.0
+
+Outcome = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a user chooses. `corpora` are names or paths by what a study calls them; `sizes` are the study's own, as the
+    scale has them, or changed."""
+
+    scale: str = "laptop"
+    seeds: int = 3
+    corpora: Mapping[str, str] = field(default_factory=dict)
+    sizes: Any = None
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"seeds={self.seeds}: a study needs at least one")
+
+
+@dataclass(frozen=True)
+class Run:
+    """`settings` are all that shapes the outcome, which `do` returns. `needs` names runs that must have ended before.
+    `size` says how long it takes next to other runs, in tokens; `parts`, how often it trains."""
+
+    name: str
+    settings: Mapping[str, Any]
+    do: Callable[[Work], Outcome]
+    needs: tuple[str, ...] = ()
+    size: int = 1
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class Study:
+    """`shows` is a line about it. For each scale: `corpora`, what it reads, by the names that a user may give them; and
+    `sizes`, a dataclass of all that differs between scales."""
+
+    name: str
+    shows: str
+    corpora: Mapping[str, Mapping[str, str]]
+    sizes: Mapping[str, Any]
+    runs: Callable[[Setting], Sequence[Run]]
+    report: Callable[[Setting, Mapping[str, Outcome]], Report]
+
+    def setting(
+        self,
+        scale: str = "laptop",
+        seeds: int = 3,
+        corpora: Mapping[str, str] | None = None,
+        changes: Mapping[str, Any] | None = None,
+    ) -> Setting:
+        """Refuses what it does not know; a path without a name is the study's first corpus."""
+        if scale not in SCALES:
+            raise ValueError(f"scale={scale!r}: choose one of {', '.join(SCALES)}")
+        known, sizes = self.corpora[scale], self.sizes[scale]
+        given = {name or next(iter(known)): place for name, place in (corpora or {}).items()}
+        for name in given:
+            if name not in known:
+                raise ValueError(f"study {self.name} reads no corpus {name!r}: it reads {', '.join(known) or 'none'}")
+        refuse_others(type(sizes), [f.name for f in fields(sizes)], changes or {})
+        return Setting(scale, seeds, {**known, **given}, replace(sizes, **changes or {}))
+
+
+# --- doing it --------------------------------------------------------------------------------------
+
+
+class Work:
+    """What a run has at hand: its folder, the texts, what the runs before it have left, and the display."""
+
+    def __init__(self, out: Path, setting: Setting, display: RunsProgress | bool = False):
+        self.out, self.setting, self.display = out, setting, display
+        self.folder = out
+        self._corpora: dict[str, Corpus] = {}
+
+    def corpus(self, name: str) -> Corpus:
+        """Read once; documents themselves are read when they are asked for."""
+        if name not in self._corpora:
+            self._corpora[name] = load_corpus(self.setting.corpora[name])
+        return self._corpora[name]
+
+    def folder_of(self, run: str) -> Path:
+        return self.out / "runs" / run
+
+    def model_of(self, run: str) -> Path:
+        return self.folder_of(run) / MODEL
+
+    def outcome_of(self, run: str) -> Outcome:
+        return json.loads((self.folder_of(run) / OUTCOME).read_text(encoding="utf-8"))
+
+    def has_ended(self, run: str) -> bool:
+        return (self.folder_of(run) / OUTCOME).is_file()
+
+    def outcomes(self, runs: Sequence[Run]) -> dict[str, Outcome]:
+        return {run.name: self.outcome_of(run.name) for run in runs if self.has_ended(run.name)}
+
+    def best_of(self, runs: Sequence[str]) -> str:
+        """The run with the lowest validation loss; those that ended with NaN have none."""
+        losses = {run: self.outcome_of(run)["validation_loss"] for run in runs}
+        ended = {run: loss for run, loss in losses.items() if loss is not None}
+        if not ended:
+            raise ArithmeticError(f"all of {', '.join(runs)} ended with NaN: give the study smaller learning rates")
+        return min(ended, key=lambda run: ended[run])
+
+
+def conduct(study: Study, setting: Setting, out: str | Path, progress: bool = True) -> Report:
+    """Does what has not been done yet, and writes what it comes to into `out`/`study.name`."""
+    out = Path(out).expanduser().resolve()
+    runs = list(study.runs(setting))
+    work = Work(out, setting)
+    for run in runs:
+        _claim(work.folder_of(run.name), run)
+    missing = [run for run in runs if not work.has_ended(run.name)]
+    if missing and progress:
+        plan = f"{study.name}, {setting.scale} scale: {len(missing)} of {len(runs)} runs are left to do, in {out}"
+        work.display = RunsProgress(sum(run.size for run in missing), "tokens", plan)
+    try:
+        while missing := [run for run in runs if not work.has_ended(run.name)]:
+            ready = [run for run in missing if all(map(work.has_ended, run.needs))]
+            if not any(_do(run, work, f"run {runs.index(run) + 1}/{len(runs)}, {run.name}") for run in ready):
+                time.sleep(SECONDS_BETWEEN_LOOKS)  # others have them in hand; if one is killed, its run is free again
+    finally:
+        if isinstance(work.display, RunsProgress):
+            work.display.close()
+    return report(study, setting, out)
+
+
+def report(study: Study, setting: Setting, out: str | Path) -> Report:
+    """What the runs that have ended come to."""
+    out = Path(out).expanduser().resolve()
+    runs = list(study.runs(setting))
+    outcomes = Work(out, setting).outcomes(runs)
+    if not outcomes:
+        raise ValueError(f"no run of {study.name} has ended in {out}: run the study first")
+    found = study.report(setting, outcomes)
+    facts = {
+        "study": study.name,
+        "scale": setting.scale,
+        "seeds": setting.seeds,
+        "corpora": dict(setting.corpora),
+        "sizes": asdict(setting.sizes),
+        "runs": f"{len(outcomes)} of {len(runs)} have ended",
+        **{name: fact for name, fact in circumstances().items() if name != "seed"},
+    }
+    write(found, out / study.name, facts, outcomes)
+    return found
+
+
+def _claim(folder: Path, run: Run) -> None:
+    """A folder of other settings is refused, if something in it would be lost or mistaken."""
+    described = json.loads(json.dumps(dict(run.settings), default=str))
+    file = folder / SETTINGS
+    if file.is_file() and ((folder / OUTCOME).is_file() or all_checkpoints(folder / MODEL)):
+        refuse_other(folder, "run", json.loads(file.read_text(encoding="utf-8")), described)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(file, described)
+
+
+def _do(run: Run, work: Work, label: str) -> bool:
+    """False if another process is at it."""
+    folder, display = work.folder_of(run.name), work.display
+    with _if_alone(folder) as alone:
+        if not alone:
+            return False
+        if work.has_ended(run.name):
+            return True
+        if isinstance(display, RunsProgress):
+            display.start_run(label, run.size, run.parts)
+        work.folder, started = folder, time.monotonic()
+        outcome = run.do(work)
+        facts = {"name": run.name, "settings": dict(run.settings), "seconds": time.monotonic() - started}
+        if os.environ.get("RANK", "0") == "0":
+            content = {**facts, **outcome, "circumstances": circumstances()}
+            write_json(folder / OUTCOME, json.loads(json.dumps(without_infinities(content), default=str)))
+            forget_checkpoints(folder)
+        _wait_for_everyone()
+        if isinstance(display, RunsProgress):
+            display.end_run(outcome.get("said", "ended"))
+        return True
+
+
+@contextmanager
+def _if_alone(folder: Path) -> Iterator[bool]:
+    lock = alone_in(folder)
+    try:
+        lock.__enter__()
+    except FileExistsError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def forget_checkpoints(folder: Path) -> None:
+    """A run that has ended needs none, and a hundred runs with theirs would fill a disk."""
+    for checkpoint in all_checkpoints(folder / MODEL):
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _wait_for_everyone() -> None:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()

@@ -1,0 +1,73 @@
+"""Runs that studies have in common: a vocabulary, and a training with its curve."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..corpora import Document
+from ..streams import TokenizedDocument
+from ..training import NonFiniteLossError, TrainingRecipe, train
+from ..training.record import read_result
+from ..vocabularies import load_tokenizer, train_vocabulary
+from .study import MODEL, Outcome, Run, Work
+
+ORDER_SEED = 0
+
+
+def some_of(documents: Sequence[Document], max_bytes: int | None) -> list[Document]:
+    """A random part of them, the same for every run."""
+    order = list(range(len(documents)))
+    random.Random(ORDER_SEED).shuffle(order)
+    found: list[Document] = []
+    total = 0
+    for i in order:
+        if max_bytes is not None and total >= max_bytes:
+            break
+        found.append(documents[i])
+        total += found[-1].bytes
+    return found
+
+
+def vocabulary_run(corpus: str, place: str, size: int, kind: str, max_bytes: int | None) -> Run:
+    """A vocabulary for a corpus (`place` is where that one is); `tokenizer_of` loads it."""
+
+    def do(work: Work) -> Outcome:
+        tokenizer = train_vocabulary(some_of(work.corpus(corpus).train, max_bytes), size, kind)
+        tokenizer.save_pretrained(work.folder / MODEL)
+        return {"tokens": len(tokenizer), "said": f"{len(tokenizer):,} tokens"}
+
+    settings = {"corpus": place, "size": size, "kind": kind, "max_bytes": max_bytes}
+    return Run(f"{kind}-{size}-{corpus}", settings, do)
+
+
+def tokenizer_of(work: Work, run: str) -> PreTrainedTokenizerBase:
+    return load_tokenizer(str(work.model_of(run)))
+
+
+def train_once(
+    work: Work,
+    model: PreTrainedModel,
+    training: Iterable[Document] | Sequence[TokenizedDocument],
+    validation: Sequence[TokenizedDocument],
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: TrainingRecipe,
+) -> Outcome:
+    """Trains into the run's folder. A loss that becomes NaN is an outcome too."""
+    facts = {"parameters": model.num_parameters(), "learning_rate": recipe.learning_rate, "seed": recipe.seed}
+    try:
+        train(model, training, validation, tokenizer, work.folder / MODEL, recipe, progress=work.display)
+    except NonFiniteLossError as error:
+        return {**facts, "validation_loss": None, "ended": str(error), "said": str(error)}
+    result = read_result(work.folder / MODEL)
+    return {
+        **facts,
+        "validation_loss": result.best_validation_loss,
+        "last_validation_loss": result.validation_loss,
+        "tokens": result.tokens,
+        "training_seconds": result.seconds,
+        "curve": [(e["tokens"], e["validation_loss"]) for e in result.history if "validation_loss" in e],
+        "said": f"validation {result.best_validation_loss:.4f} nats/token",
+    }

@@ -1,0 +1,106 @@
+"""`mlm` and `stability`: the smallest scale from beginning to end, and what made-up scores come to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForMaskedLM
+from typer.testing import CliRunner
+
+from onward.cli import app
+from onward.studies import STUDIES
+from onward.studies.intervals import HOLDS
+from onward.studies.masked_runs import MODELS, slug
+from onward.studies.masked_tables import report_mlm, report_stability
+
+
+def run(line: str) -> str:
+    result = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run(f"study mlm --scale smoke --seeds 1 --out {tmp_path}")
+    assert "not visible at this scale" in said and f"{tmp_path}/mlm" in said
+    for name in MODELS:
+        assert f"| {name} | " in said
+        assert AutoModelForMaskedLM.from_pretrained(tmp_path / "runs" / f"mlm-{slug(name)}-seed0" / "model")
+    saved = json.loads((tmp_path / "mlm" / "results.json").read_text())
+    rates = {o["settings"]["rate"]: o["validation_loss"] for n, o in saved["outcomes"].items() if "rate-bert" in n}
+    assert saved["outcomes"]["mlm-bert-seed0"]["learning_rate"] == min(rates, key=rates.__getitem__)
+    # The other study has the same runs, and nothing is left to do.
+    monkeypatch.setattr("onward.studies.study._do", None)
+    said = run(f"study stability --scale smoke --seeds 1 --out {tmp_path}")
+    assert "| BERT | sst2 | 2 |" in said and (tmp_path / "stability" / "scores.svg").is_file()
+    assert run(f"study stability --scale smoke --seeds 1 --report --out {tmp_path}") == said
+
+
+def made_up(gain: float, lost: dict[str, float]) -> dict[str, Any]:
+    """Two seeds; recurrent models are better by `gain` nats and points, and lose so much with the other rate."""
+    outcomes: dict[str, Any] = {}
+    for name in MODELS:
+        recurrent = name != "BERT"
+        for seed in (0, 1):
+            loss = 3.0 + 0.1 * seed - gain * recurrent
+            outcomes[f"mlm-{slug(name)}-seed{seed}"] = {
+                "validation_loss": loss,
+                "parameters": 10,
+                "learning_rate": 1e-3,
+                "training_seconds": 3600,
+                "curve": [(1000, loss + 1), (2000, loss)],
+            }
+            for task in ("sst2", "rte"):
+                score = 0.7 + 0.01 * seed + gain * recurrent / 100
+                facts: dict[str, Any] = {"task": task, "metrics": {}, "trivial": 0.5, "margin": 0.02, "ended": None}
+                facts |= {"seed": seed} | dict.fromkeys(("examples", "steps", "tokens", "seconds"), 1)
+                results = [
+                    {**facts, "learning_rate": 1e-3, "score": score},
+                    {**facts, "learning_rate": 1e-2, "score": score - lost.get(name, 0.1) + 0.0012 * seed},
+                ]
+                outcomes[f"{task}-{slug(name)}-seed{seed}"] = {"results": results}
+    return outcomes
+
+
+def test_what_scores_come_to() -> None:
+    outcomes = made_up(gain=0.5, lost={"BERT": 0.22, "recurrent, stride 1": 0.08})
+    setting = STUDIES["mlm"].setting("smoke", seeds=2)
+    found = report_mlm(setting, outcomes)
+    table = found.markdown()
+    assert "| BERT | 10 | 0.001 | 2 | 1.00 | 3.050 ± 0.635 |  | 70.5 ± 6.4 |  |  |" in table
+    assert "| recurrent, stride 1 | 10 | 0.001 | 2 | 1.00 | 2.550 ± 0.635 | -0.500 ± 0.000 |" in table
+    assert [claim.verdict for claim in found.claims] == [HOLDS, HOLDS]
+    assert found.claims[1].we_saw == "0.5 ± 0.0 points"
+    stability = report_stability(setting, outcomes)
+    # Of two rates one is the best, so half of the difference is lost; BERT's worst runs have failed.
+    assert "| BERT | 10.97 ± 0.38 |  | 50% |" in stability.markdown()
+    assert "| recurrent, stride 1 | 3.97 ± 0.38 | -7.00 ± 0.00 | 0% |" in stability.markdown()
+    assert stability.claims[0].verdict == HOLDS
+
+
+def test_half_a_study_says_what_it_can() -> None:
+    setting = STUDIES["mlm"].setting("smoke", seeds=2)
+    outcomes = made_up(0.5, {})
+    of_bert = {name: outcome for name, outcome in outcomes.items() if name.startswith("mlm-bert")}
+    found = report_mlm(setting, of_bert)
+    assert "Too little" in found.summary and "| BERT | 10 |" in found.markdown() and not found.claims
+    assert "Nothing to compare" in report_stability(setting, of_bert).summary
+    nan = {"validation_loss": None, "parameters": 10, "learning_rate": 1}
+    table = report_mlm(setting, outcomes | {"mlm-recurrent-stride1-seed1": nan}).markdown()
+    assert "| recurrent, stride 1 | 10 | 0.001 | 2 | 1.00 | 2.500 | -0.500 |" in table
+
+
+def test_names_that_are_none() -> None:
+    for line, message in (
+        ("study mml", "there is no study 'mml': did you mean 'mlm'"),
+        ("study mlm --corpus a --corpus b", "--corpus b: there are two for the study"),
+        ("study mlm --corpus books=x", "reads no corpus 'books': it reads text, glue"),
+        ("study mlm --set tokens", "--set tokens: write it as NAME=VALUE"),
+        ("study mlm --set token=1", "did you mean 'tokens'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert "mlm" in run("study") and "stability" in run("study")

@@ -1,0 +1,184 @@
+"""Studies: every run once, whatever interrupts them, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from onward.studies import STUDIES, Claim, Report, Run, Setting, Study, Table, Work, conduct, report
+from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, paired, verdict
+from onward.studies.study import MODEL
+from onward.training.checkpoints import alone_in
+
+
+@dataclass(frozen=True)
+class Sizes:
+    base: int = 2
+
+
+def squares(done: list[str], before: Callable[[str], None] = lambda name: None) -> Study:
+    """Runs that square a number, and one that needs them all."""
+
+    def square(number: int, work: Work) -> dict[str, Any]:
+        before(f"square-{number}")
+        done.append(f"square-{number}")
+        (work.folder / MODEL / "checkpoint-1").mkdir(parents=True)
+        return {"validation_loss": float(number**2) if number < 3 else None, "said": f"{number**2}"}
+
+    def total(work: Work) -> dict[str, Any]:
+        done.append("total")
+        losses = [work.outcome_of(f"square-{n}")["validation_loss"] for n in (1, 2)]
+        return {"total": sum(losses), "best": work.best_of(["square-2", "square-1", "square-3"])}
+
+    def runs(setting: Setting) -> list[Run]:
+        numbers = (1, 2, 3)
+        singles = [
+            Run(f"square-{n}", {"number": n, "base": setting.sizes.base}, lambda work, n=n: square(n, work), size=n)
+            for n in numbers
+        ]
+        return [Run("total", {}, total, tuple(run.name for run in singles)), *singles]
+
+    def told(setting: Setting, outcomes: Mapping[str, Any]) -> Report:
+        figure = Figure()
+        figure.subplots().plot([1, 2], label="<squares>")
+        rows = [[name, str(outcome.get("validation_loss"))] for name, outcome in outcomes.items()]
+        table = Table("Squares", ["run", "loss"], rows)
+        claim = Claim("squares < cubes", "yes", "yes & no", HOLDS)
+        return Report("Squares", f"{len(outcomes)} are done.", [table], {"squares": figure}, [claim], ["a note"])
+
+    corpora = {scale: {"text": "shakespeare"} for scale in ("smoke", "laptop", "paper")}
+    sizes = {scale: Sizes() for scale in corpora}
+    return Study("squares", "squares of numbers", corpora, sizes, runs, told)
+
+
+def test_runs_are_done_once_after_those_they_need(tmp_path: Path) -> None:
+    done: list[str] = []
+    study = squares(done)
+    found = conduct(study, study.setting(), tmp_path, progress=False)
+    assert done == ["square-1", "square-2", "square-3", "total"] and found.summary == "4 are done."
+    conduct(study, study.setting(), tmp_path, progress=False)
+    assert len(done) == 4
+    outcome = json.loads((tmp_path / "runs" / "total" / "outcome.json").read_text())
+    assert outcome["total"] == 5 and outcome["best"] == "square-1", "without a loss there is no best"
+    assert {"name", "settings", "seconds", "circumstances"} <= set(outcome)
+    assert {"command", "versions", "machine"} <= set(outcome["circumstances"])
+    assert not list(tmp_path.glob("runs/*/model/checkpoint-*")), "a run that has ended needs none"
+
+
+def test_a_killed_study_goes_on(tmp_path: Path) -> None:
+    def kill(name: str) -> None:
+        if name == "square-2":
+            raise KeyboardInterrupt
+
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        conduct(squares(done, kill), squares(done).setting(), tmp_path, progress=False)
+    assert done == ["square-1"]
+    study = squares(done)
+    assert report(study, study.setting(), tmp_path).summary == "1 are done."
+    conduct(study, study.setting(), tmp_path, progress=False)
+    assert done == ["square-1", "square-2", "square-3", "total"]
+
+
+def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.studies.study.SECONDS_BETWEEN_LOOKS", 0.01)
+    done: list[str] = []
+    study = squares(done)
+    folder = tmp_path / "runs" / "square-1"
+    folder.mkdir(parents=True)
+    with alone_in(folder):
+        other = threading.Thread(target=conduct, args=(study, study.setting(), tmp_path, False), daemon=True)
+        other.start()
+        while len(done) < 2:
+            other.join(0.01)
+        other.join(0.2)
+        assert done == ["square-2", "square-3"] and other.is_alive(), "it waits for what it needs"
+    other.join(30)
+    assert done == ["square-2", "square-3", "square-1", "total"], "and takes over what was left"
+
+
+def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
+    study = squares([])
+    conduct(study, study.setting(), tmp_path, progress=False)
+    with pytest.raises(FileExistsError, match="base: 2 there, 3 here"):
+        conduct(study, study.setting(changes={"base": 3}), tmp_path, progress=False)
+
+
+def test_the_report_needs_nothing_beside_it(tmp_path: Path) -> None:
+    study = squares([])
+    conduct(study, study.setting(seeds=1), tmp_path, progress=False)
+    page = (tmp_path / "squares" / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in page and "squares &lt; cubes" in page and "yes &amp; no" in page and "<li>a note</li>" in page
+    assert not re.search(r'(src|href)="(?!#)', page), "no other files"
+    table = (tmp_path / "squares" / "table.md").read_text(encoding="utf-8")
+    assert "| square-2 | 4.0 |" in table and "| squares < cubes | yes | yes & no | holds |" in table
+    saved = json.loads((tmp_path / "squares" / "results.json").read_text())
+    assert saved["scale"] == "laptop" and saved["seeds"] == 1 and saved["runs"] == "4 of 4 have ended"
+    assert saved["outcomes"]["square-1"]["validation_loss"] == 1 and saved["sizes"] == {"base": 2}
+    assert (tmp_path / "squares" / "squares.svg").is_file() and (tmp_path / "squares" / "squares.png").is_file()
+
+
+def test_progress_is_one_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = squares([])
+    conduct(study, study.setting(), tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("squares, laptop scale: 4 of 4 runs are left to do")
+    assert lines[1] == "run 2/4, square-1: 1" and lines[-1] == "run 1/4, total: ended"
+
+
+def test_settings_that_cannot_be(tmp_path: Path) -> None:
+    study = squares([])
+    assert study.setting(corpora={"": "a/path"}).corpora == {"text": "a/path"}
+    for changes, message in (
+        ({"scale": "huge"}, "scale='huge': choose one of smoke, laptop, paper"),
+        ({"seeds": 0}, "seeds=0: a study needs at least one"),
+        ({"corpora": {"books": "x"}}, "study squares reads no corpus 'books': it reads text"),
+        ({"changes": {"bass": 1}}, "Sizes has no field 'bass' .*: did you mean 'base'?"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            study.setting(**changes)
+    with pytest.raises(ValueError, match="no run of squares has ended"):
+        report(study, study.setting(), tmp_path / "nowhere")
+
+
+def test_every_study_has_all_scales() -> None:
+    for name, study in STUDIES.items():
+        assert study.name == name and set(study.corpora) == set(study.sizes) == {"smoke", "laptop", "paper"}
+        for scale in study.sizes:
+            runs = study.runs(study.setting(scale, seeds=2))
+            names = [run.name for run in runs]
+            assert len(set(names)) == len(names)
+            assert all(need in names for run in runs for need in run.needs)
+            json.dumps([dict(run.settings) for run in runs])
+            fewer = study.runs(study.setting(scale, seeds=1))
+            assert {run.name for run in fewer} < set(names), "seeds only add runs"
+
+
+# --- intervals
+
+
+def test_intervals_are_students() -> None:
+    interval = Interval.of([1.0, 2.0, 4.0])
+    assert interval.mean == pytest.approx(7 / 3)
+    assert interval.half == pytest.approx(4.302653 * 1.527525 / math.sqrt(3), rel=1e-5)
+    assert interval.text(2) == "2.33 ± 3.79" and Interval.of([1.5]).text(1) == "1.5"
+    assert paired([3.0, 5.0], [1.0, 3.0]).half == 0
+    with pytest.raises(ValueError, match="no values"):
+        Interval.of([])
+
+
+def test_a_verdict_leaves_out_nothing_or_says_so() -> None:
+    assert verdict(Interval.of([1.0, 1.1, 0.9])) == HOLDS
+    assert verdict(Interval.of([-1.0, -1.1, -0.9])) == FAILS
+    assert verdict(Interval.of([-1.0, 1.1, 0.9])) == UNSEEN
+    assert verdict(Interval.of([5.0])) == UNSEEN, "one seed shows nothing"
+    assert verdict(replace(Interval.of([1.0, 2.0]), half=0.1)) == HOLDS
