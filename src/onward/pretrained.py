@@ -10,6 +10,8 @@ import importlib.util
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import torch
 from huggingface_hub import constants as hub_constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 PROBE_SECONDS = 5.0
 
@@ -138,6 +141,20 @@ def _folder_in_hub_cache(name: str) -> Path:
         ) from None
     except huggingface_hub.errors.HFValidationError:
         raise ValueError(f"{name!r} is no name of a backbone: use owner/name, or {_what_works()}") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers' own bars and warnings stay away from ours."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
 
 
 # --- backbones in packages -------------------------------------------------------------------------

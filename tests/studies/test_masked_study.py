@@ -25,7 +25,7 @@ def run(line: str) -> str:
 
 def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run(f"study mlm --scale smoke --seeds 1 --out {tmp_path}")
-    assert "not visible at this scale" in said and f"{tmp_path}/mlm" in said
+    assert "So small a scale says nothing" in said and f"{tmp_path}/mlm" in said
     for name in MODELS:
         assert f"| {name} | " in said
         assert AutoModelForMaskedLM.from_pretrained(tmp_path / "runs" / f"mlm-{slug(name)}-seed0" / "model")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
-from ..pretrained import load_backbone
+from ..pretrained import load_backbone, quiet
 from .recipe import FinetuningRecipe
 from .tasks import Task
 
@@ -56,16 +53,3 @@ def check_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rec
             f"max_length={recipe.max_length} is more than the {positions} positions of {model.config.model_type}: "
             f"choose at most {positions}"
         )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

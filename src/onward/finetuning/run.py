@@ -25,11 +25,12 @@ from transformers import (
 )
 
 from ..evaluation.report import without_infinities
+from ..pretrained import quiet
 from ..training.checkpoints import write_json
 from ..training.record import history_of, machine_of, versions
 from ..training.trainer import NonFiniteLossError
 from .data import read
-from .loading import check_length, load, quiet
+from .loading import check_length, load
 from .prepared import Prepared, Sentences
 from .recipe import FinetuningRecipe, check_learning_rate
 from .result import RESULT, RunResult

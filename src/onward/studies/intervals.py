@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 HOLDS, FAILS, UNSEEN = "holds", "does not hold", "not visible at this scale"
@@ -53,3 +53,16 @@ def verdict(gain: Interval) -> str:
     if gain.low > 0:
         return HOLDS
     return FAILS if gain.high < 0 else UNSEEN
+
+
+def over(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval | None:
+    """The paired difference, of the seeds that both have."""
+    seeds = sorted(set(ours) & set(theirs))
+    return paired([ours[s] for s in seeds], [theirs[s] for s in seeds]) if seeds else None
+
+
+def cell(values: Mapping[int, float] | Interval | None, digits: int) -> str:
+    """For a table: the mean over seeds and its interval, or nothing."""
+    if not values:
+        return ""
+    return (values if isinstance(values, Interval) else Interval.of(list(values.values()))).text(digits)

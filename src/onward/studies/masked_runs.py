@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import AutoModelForMaskedLM, set_seed
 
+from ..corpora import Document
 from ..finetuning import FinetuningRecipe, RunResult, sweep
 from ..finetuning.summary import scores_of
 from ..models.recurrent_bert import preset
@@ -114,8 +115,8 @@ CORPORA = {
 
 def runs(setting: Setting) -> list[Run]:
     sizes: Sizes = setting.sizes
-    text = setting.corpora["text"]
-    vocabulary = vocabulary_run("text", text, sizes.vocabulary, "wordpiece", sizes.train_bytes)
+    read = {"text": setting.corpora["text"], "train_bytes": sizes.train_bytes}
+    vocabulary = vocabulary_run("wordpiece", sizes.vocabulary, partial(_training_texts, sizes), read, "text")
     probes = {
         kind: [_pretraining(setting, vocabulary, model, 0, rate, sizes.probe_tokens) for rate in sizes.rates]
         for kind, model in (("bert", BASE), ("recurrent-bert", OURS))
@@ -182,9 +183,12 @@ def _pretrain(
         evaluate_every_tokens=sizes.evaluate_every,
         seed=seed,
     )
-    texts = work.corpus("text")
-    held_out = tokenize(texts.validation[: sizes.held], tokenizer, sizes.held_tokens)
-    return train_once(work, model, some_of(texts.train, sizes.train_bytes), held_out, tokenizer, recipe)
+    held_out = tokenize(work.corpus("text").validation[: sizes.held], tokenizer, sizes.held_tokens)
+    return train_once(work, model, _training_texts(sizes, work), held_out, tokenizer, recipe)
+
+
+def _training_texts(sizes: Sizes, work: Work) -> list[Document]:
+    return some_of(work.corpus("text").train, sizes.train_bytes)
 
 
 def _finetuning(setting: Setting, task: str, name: str, seed: int, pretrained: str) -> Run:

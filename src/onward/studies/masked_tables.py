@@ -11,7 +11,7 @@ from ..evaluation import plots
 from ..finetuning import RunResult, Summary, Sweep
 from ..finetuning.report import plot as plot_scores
 from ..finetuning.summary import scores_of
-from .intervals import Interval, paired, verdict
+from .intervals import cell, over, verdict
 from .masked_runs import BASE, MODELS, OURS, slug
 from .reporting import Claim, Report, Table
 from .study import Outcome, Setting
@@ -61,18 +61,6 @@ def averages(of_tasks: Mapping[str, Mapping[str, Sweep]], name: str) -> dict[int
         return {}
     seeds = set.intersection(*map(set, scores))
     return {seed: sum(of_task[seed] for of_task in scores) / len(scores) for seed in sorted(seeds)}
-
-
-def over(values: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
-    """The paired difference, of the seeds that both have."""
-    seeds = sorted(set(values) & set(base))
-    return paired([values[s] for s in seeds], [base[s] for s in seeds]) if seeds else None
-
-
-def cell(values: Mapping[int, float] | Interval | None, digits: int) -> str:
-    if not values:
-        return ""
-    return (values if isinstance(values, Interval) else Interval.of(list(values.values()))).text(digits)
 
 
 def report_mlm(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:

@@ -23,6 +23,7 @@ import torch
 from ..corpora import Corpus, load_corpus
 from ..evaluation.report import circumstances, without_infinities
 from ..models.checking import refuse_others
+from ..pretrained import quiet
 from ..training.checkpoints import all_checkpoints, alone_in, write_json
 from ..training.many_runs import RunsProgress
 from ..training.record import refuse_other
@@ -165,6 +166,9 @@ def report(study: Study, setting: Setting, out: str | Path) -> Report:
     if not outcomes:
         raise ValueError(f"no run of {study.name} has ended in {out}: run the study first")
     found = study.report(setting, outcomes)
+    if setting.scale == "smoke":
+        claims = [replace(claim, verdict="none: so small a scale says nothing") for claim in found.claims]
+        found = replace(found, claims=claims, summary="So small a scale says nothing: it shows that all of it runs.")
     facts = {
         "study": study.name,
         "scale": setting.scale,
@@ -199,7 +203,8 @@ def _do(run: Run, work: Work, label: str) -> bool:
         if isinstance(display, RunsProgress):
             display.start_run(label, run.size, run.parts)
         work.folder, started = folder, time.monotonic()
-        outcome = run.do(work)
+        with quiet():
+            outcome = run.do(work)
         facts = {"name": run.name, "settings": dict(run.settings), "seconds": time.monotonic() - started}
         if os.environ.get("RANK", "0") == "0":
             content = {**facts, **outcome, "circumstances": circumstances()}

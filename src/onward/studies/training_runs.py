@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -31,16 +32,17 @@ def some_of(documents: Sequence[Document], max_bytes: int | None) -> list[Docume
     return found
 
 
-def vocabulary_run(corpus: str, place: str, size: int, kind: str, max_bytes: int | None) -> Run:
-    """A vocabulary for a corpus (`place` is where that one is); `tokenizer_of` loads it."""
+def vocabulary_run(
+    kind: str, size: int, texts: Callable[[Work], list[Document]], settings: Mapping[str, Any], of: str
+) -> Run:
+    """A vocabulary for these texts, which `of` names and `settings` say all about; `tokenizer_of` loads it."""
 
     def do(work: Work) -> Outcome:
-        tokenizer = train_vocabulary(some_of(work.corpus(corpus).train, max_bytes), size, kind)
+        tokenizer = train_vocabulary(texts(work), size, kind)
         tokenizer.save_pretrained(work.folder / MODEL)
         return {"tokens": len(tokenizer), "said": f"{len(tokenizer):,} tokens"}
 
-    settings = {"corpus": place, "size": size, "kind": kind, "max_bytes": max_bytes}
-    return Run(f"{kind}-{size}-{corpus}", settings, do)
+    return Run(f"{kind}-{size}-{of}", {**settings, "size": size, "kind": kind}, do)
 
 
 def tokenizer_of(work: Work, run: str) -> PreTrainedTokenizerBase:

@@ -1,0 +1,168 @@
+"""`backbone`: the small decoder, pretrained by ourselves, that studies of window recurrence start from.
+
+It reads an encyclopedia and every second book; those studies train on the other books. At the papers' scale there is
+nothing to do: their backbone is GPT-2, from the Hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from matplotlib.figure import Figure
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from .. import add_recurrence
+from ..corpora import Document
+from ..pretrained import load_backbone
+from ..streams import tokenize
+from ..training import TrainingRecipe
+from ..training.checkpoints import writing
+from .reporting import Report, Table
+from .study import MODEL, Outcome, Run, Setting, Study, Work
+from .training_runs import some_of, tokenizer_of, train_once, vocabulary_run
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Shaped like GPT-2; `name` instead of all else where a pretrained one is there. `bytes_of_each` are read of the
+    encyclopedia, and of the books."""
+
+    name: str | None = None
+    layers: int = 8
+    width: int = 256
+    heads: int = 4
+    vocabulary: int = 8_000
+    context: int = 512
+    tokens: int = 14_000_000
+    rows: int = 16
+    learning_rate: float = 1e-3
+    warmup_steps: int = 200
+    evaluate_every: int = 1_000_000
+    bytes_of_each: int = 30_000_000
+    held: int = 12
+    held_tokens: int = 4_000
+
+
+DECODERS = {
+    "smoke": Decoder(
+        layers=3,
+        width=32,
+        heads=2,
+        vocabulary=300,
+        context=64,
+        tokens=6_000,
+        rows=8,
+        learning_rate=1e-2,
+        warmup_steps=2,
+        evaluate_every=3_000,
+        bytes_of_each=30_000,
+        held=2,
+        held_tokens=200,
+    ),
+    "laptop": Decoder(),
+    "paper": Decoder(name="gpt2"),
+}
+CORPORA = {
+    "smoke": {"books": "shakespeare", "wikipedia": "shakespeare"},
+    "laptop": {"books": "pg19", "wikipedia": "wikitext-103"},
+    "paper": {"books": "pg19", "wikipedia": "wikitext-103"},
+}
+
+
+def backbone_runs(setting: Setting, decoder: Decoder) -> list[Run]:
+    """The vocabulary and the decoder; none where a pretrained one is used."""
+    if decoder.name is not None:
+        return []
+    read = {name: setting.corpora[name] for name in ("books", "wikipedia")} | {"bytes_of_each": decoder.bytes_of_each}
+    texts = partial(_texts, decoder)
+    vocabulary = vocabulary_run("bpe", decoder.vocabulary, texts, read, "books-wikipedia")
+    settings = {**read, **asdict(decoder)}
+    del settings["evaluate_every"]
+    pretraining = partial(_pretrain, decoder, vocabulary.name)
+    return [vocabulary, Run(BACKBONE, settings, pretraining, (vocabulary.name,), decoder.tokens)]
+
+
+BACKBONE = "backbone"
+
+
+def _texts(decoder: Decoder, work: Work) -> list[Document]:
+    books, articles = work.corpus("books").train[::2], work.corpus("wikipedia").train
+    return [*some_of(books, decoder.bytes_of_each), *some_of(articles, decoder.bytes_of_each)]
+
+
+def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
+    tokenizer = tokenizer_of(work, vocabulary)
+    set_seed(0)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=decoder.context,
+        n_embd=decoder.width,
+        n_layer=decoder.layers,
+        n_head=decoder.heads,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    # Plain windows as long as its context, each a segment of its own: how decoders are pretrained everywhere.
+    model = add_recurrence(GPT2LMHeadModel(config), carrier="none", window=decoder.context)
+    recipe = TrainingRecipe(
+        learning_rate=decoder.learning_rate,
+        batch_size=decoder.rows,
+        windows_per_segment=1,
+        epochs=1000,
+        max_tokens=decoder.tokens,
+        schedule="cosine",
+        warmup_steps=decoder.warmup_steps,
+        weight_decay=0.1,
+        evaluate_every_tokens=decoder.evaluate_every,
+        patience=None,
+        gradient_checkpointing=False,
+    )
+    held = [
+        document
+        for name in ("books", "wikipedia")
+        for document in tokenize(work.corpus(name).validation[: decoder.held], tokenizer, decoder.held_tokens)
+    ]
+    outcome = train_once(work, model, _texts(decoder, work), held, tokenizer, recipe)
+    with writing(place := work.folder / MODEL / BACKBONE, work.folder / MODEL):
+        model.backbone.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+    return outcome
+
+
+def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    return load_backbone(decoder.name or str(work.model_of(BACKBONE) / BACKBONE))
+
+
+# --- what it comes to ------------------------------------------------------------------------------
+
+
+def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    found = outcomes.get(BACKBONE)
+    if found is None:
+        return Report("A backbone of our own", "It has not been pretrained yet.", [])
+    row = [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['training_seconds'] / 3600:.1f}"]
+    columns = ("model", "parameters", "tokens", "hours", "validation loss, nats per token")
+    rows = [["GPT-2's shape", *row, f"{found['validation_loss']:.3f}"]]
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    panel = figure.subplots()
+    tokens, losses = zip(*found["curve"], strict=True)
+    panel.plot([n / 1e6 for n in tokens], losses, color="0.0", marker="o", markersize=3, linewidth=1)
+    panel.set_xlabel("tokens read (millions)")
+    panel.set_ylabel("validation loss (nats per token)")
+    summary = f"A decoder pretrained on {found['tokens']:,} tokens, to {found['validation_loss']:.3f} nats per token."
+    return Report("A backbone of our own", summary, [Table("Pretraining", columns, rows)], {"pretraining": figure})
+
+
+STUDY = Study(
+    "backbone",
+    "ours: the small decoder that the studies of window recurrence start from",
+    CORPORA,
+    DECODERS,
+    lambda setting: backbone_runs(setting, setting.sizes),
+    report,
+)

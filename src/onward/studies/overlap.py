@@ -1,0 +1,162 @@
+"""`overlap-wikipedia` and `overlap-books`: Tables 1 and 2 of "Adding Recurrence to Pretrained Transformers"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from ..evaluation import plots
+from .backbone import CORPORA
+from .intervals import Interval, cell, over, verdict
+from .reporting import Claim, Report, Table
+from .study import Outcome, Run, Setting, Study
+from .windows import SCALES, Readings, Variant, WindowSizes, constant, plain_windows, recurrent, window_runs
+
+PAPER_OVERLAPS = (0, 5, 10, 30, 50, 75, 100, 150, 200)
+# Validation and test word-level perplexity, by overlap.
+PAPER: dict[str, dict[str, list[tuple[float, float]]]] = {
+    "wikipedia": {
+        "plain": [(29.00, 30.47), (27.99, 29.36), (27.58, 28.88), (26.72, 27.96), (26.17, 27.31)],
+        "recurrent": [(27.70, 29.01), (26.88, 28.12), (26.51, 27.77), (25.90, 27.12), (25.53, 26.73)],
+    },
+    "books": {
+        "plain": [
+            (172.25, 147.71), (165.93, 142.30), (162.66, 139.49), (156.21, 134.30), (152.64, 131.25),
+            (149.54, 128.46), (147.05, 126.51), (143.62, 123.53), (141.14, 121.40),
+        ],
+        "recurrent": [(155.27, 133.02), (150.00, 128.78), (147.53, 127.05), (142.35, 122.22), (140.10, 119.93)],
+    },
+}  # fmt: skip
+TITLES = {"wikipedia": "Table 1: Wikipedia", "books": "Table 2: books"}
+
+
+def runs(corpus: str, setting: Setting) -> list[Run]:
+    sizes: WindowSizes = setting.sizes
+    recurrent_ones = [recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps]
+    return window_runs(setting, corpus, [baseline(sizes), *recurrent_ones, constant(sizes, sizes.window)])
+
+
+def baseline(sizes: WindowSizes) -> Variant:
+    """Trained without overlap, and read with any."""
+    return plain_windows(sizes.window, (*sizes.overlaps[1:], *sizes.more_overlaps), ceiling=True)
+
+
+def report(corpus: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    sizes: WindowSizes = setting.sizes
+    readings = Readings(setting, outcomes, corpus)
+    rows: list[list[str]] = []
+    points: dict[str, list[tuple[float, float, int]]] = {"plain": [], "recurrent": [], "swapped": []}
+
+    def row(label: str, variant: Variant, overlap: int, read: str, paper: Sequence[tuple[float, float]]) -> None:
+        found = {split: readings.of(variant, read, split, "word_perplexity") for split in ("validation", "test")}
+        if not found["test"]:
+            return
+        flops = readings.flops(variant, overlap)
+        place = (*sizes.overlaps, *sizes.more_overlaps).index(overlap)
+        told = [f"{number:.2f}" for number in paper[place]] if place < len(paper) else ["", ""]
+        scores = [cell(found[split], 2) for split in ("validation", "test")]
+        rows.append([label, str(overlap), *scores, "" if flops is None else f"{flops:.3g}", *told])
+        if label in points and flops is not None:
+            points[label].append((flops, Interval.of(list(found["test"].values())).mean, overlap))
+
+    base, paper = baseline(sizes), PAPER[corpus]
+    for overlap in (*sizes.overlaps, *sizes.more_overlaps):
+        row("plain", base, overlap, "true" if overlap == 0 else f"overlap {overlap}", paper["plain"])
+    row("constant", constant(sizes, sizes.window), 0, "true", ())
+    for read, label in (("true", "recurrent"), ("swapped", "swapped")):
+        for overlap in sizes.overlaps:
+            told = paper["recurrent"] if read == "true" else ()
+            row(label, recurrent(sizes, sizes.window, overlap), overlap, read, told)
+    claims = _claims(readings, sizes, corpus)
+    summary = " ".join(f"{claim.claim}: {claim.verdict} ({claim.we_saw})." for claim in claims)
+    of_paper = ("paper, validation", "paper, test")
+    columns = ("model", "overlap", "validation perplexity", "test perplexity", "FLOPs/token", *of_paper)
+    return Report(
+        f"Overlap, {corpus}",
+        summary or "Too little has run to say anything yet.",
+        [Table(TITLES[corpus], columns, rows)],
+        {"perplexity_by_flops": plot(points)} if rows else {},
+        claims,
+        _notes(sizes),
+    )
+
+
+def _claims(readings: Readings, sizes: WindowSizes, corpus: str) -> list[Claim]:
+    base = baseline(sizes)
+    largest = sizes.overlaps[-1]
+    found = {overlap: readings.of(recurrent(sizes, sizes.window, overlap)) for overlap in sizes.overlaps}
+    plain = {o: readings.of(base, "true" if o == 0 else f"overlap {o}") for o in sizes.overlaps}
+    third = sizes.overlaps[min(3, len(sizes.overlaps) - 1)]
+    swapped = readings.of(recurrent(sizes, sizes.window), "swapped")
+    told = {o: _perplexities(corpus, i) for i, o in enumerate(sizes.overlaps) if i < len(PAPER[corpus]["recurrent"])}
+    compared = [
+        ("Recurrence lowers perplexity at equal windows, without overlap", told[0], plain[0], found[0]),
+        (f"and with the largest overlap ({largest})", told[largest], plain[largest], found[largest]),
+        (
+            f"Recurrence without overlap is as good as plain windows with an overlap of {third}",
+            "as good" if corpus == "books" else "not told",
+            plain[third],
+            found[0],
+        ),
+        ("It is the memory's content: another document's is worse (ours)", "not tested", swapped, found[0]),
+        (
+            "and so is a constant in its place (ours)",
+            "not tested",
+            readings.of(constant(sizes, sizes.window)),
+            found[0],
+        ),
+    ]
+    claims = []
+    for claim, saw, theirs, ours in compared:
+        gain = over(theirs, ours)
+        if gain is not None:
+            claims.append(Claim(claim, saw, f"{gain.text(4)} nats per token better", verdict(gain)))
+    return claims
+
+
+def _perplexities(corpus: str, place: int) -> str:
+    plain, ours = (PAPER[corpus][kind][place][1] for kind in ("plain", "recurrent"))
+    return f"{plain:.2f} -> {ours:.2f}"
+
+
+def _notes(sizes: WindowSizes) -> list[str]:
+    overlaps = (*sizes.overlaps, *sizes.more_overlaps)
+    listed = ", ".join(f"{ours} for {paper}" for ours, paper in zip(overlaps, PAPER_OVERLAPS, strict=False))
+    return [
+        f"Windows of {sizes.window} tokens; overlaps stand for the paper's of 300: {listed}. The paper's columns are "
+        "of GPT-2 small on its own data, for the shape of the thing: not to be compared as numbers.",
+        "± is half a 95 % interval over seeds (Student); claims are about paired differences of test losses.",
+        "Recurrent models are trained with the overlap they are read with; plain windows are trained without.",
+        "swapped: every window is read with the memory of another document. FLOPs/token by the paper's formula.",
+    ]
+
+
+def plot(points: Mapping[str, Sequence[tuple[float, float, int]]]) -> Figure:
+    figure = Figure(figsize=(5.8, 4), layout="constrained")
+    panel = figure.subplots()
+    for label, found in points.items():
+        if not found:
+            continue
+        flops, perplexities, overlaps = zip(*found, strict=True)
+        panel.plot(flops, perplexities, label=label, linewidth=1, markersize=5, **plots.STYLES[label])
+        for x, y, overlap in zip(flops, perplexities, overlaps, strict=True):
+            panel.annotate(str(overlap), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+    panel.set_xlabel("FLOPs per token (numbers: overlap)")
+    panel.set_ylabel("test perplexity, word level")
+    panel.legend(frameon=False)
+    return figure
+
+
+STUDIES = [
+    Study(
+        f"overlap-{corpus}",
+        f"Adding Recurrence, {TITLES[corpus]}: perplexity and FLOPs/token by overlap, with controls",
+        CORPORA,
+        SCALES,
+        partial(runs, corpus),
+        partial(report, corpus),
+    )
+    for corpus in ("wikipedia", "books")
+]

@@ -1,0 +1,315 @@
+"""Runs of window-recurrent models: a backbone is trained with a carrier, or without, and read on held-out documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from transformers import set_seed
+
+from .. import WindowRecurrenceConfig, add_recurrence
+from ..corpora import Document
+from ..evaluation import Measures, NothingToSwap, formula_flops_per_token, full_context, measure_memories, plain
+from ..streams import TokenizedDocument, tokenize
+from ..training import TrainingRecipe
+from .backbone import BACKBONE, DECODERS, Decoder, backbone_runs, load
+from .study import Outcome, Run, Setting, Work
+from .training_runs import some_of, train_once
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class WindowSizes:
+    """`overlaps` are those of the paper's tables, `more_overlaps` of plain windows only; `recurrent` are fields of the
+    recurrent model's configuration. `rates` are tried on `probe_tokens`, for plain windows and for recurrence, and the
+    best on validation are taken. Of validation and test documents the first `held` are read, `held_tokens` of each."""
+
+    decoder: Decoder = DECODERS["paper"]
+    window: int = 300
+    overlaps: tuple[int, ...] = (0, 5, 10, 30, 50)
+    more_overlaps: tuple[int, ...] = (75, 100, 150, 200)
+    recurrent: Mapping[str, Any] = field(default_factory=lambda: {"residual": False})
+    tokens: int | None = None
+    epochs: float = 2
+    windows_per_segment: int = 20
+    rows: int = 8
+    rates: tuple[float, ...] = (5e-5,)
+    carrier_rate: float = 1e-3
+    probe_tokens: int = 0
+    schedule: str = "constant"
+    warmup_steps: int = 100
+    evaluate_every: int = 2_000_000
+    patience: int | None = 3
+    train_bytes: int | None = None
+    held: int | None = None
+    held_tokens: int | None = 15_000
+    checkpointing: bool = True
+
+
+SCALES = {
+    "smoke": WindowSizes(
+        decoder=DECODERS["smoke"],
+        window=24,
+        overlaps=(0, 4),
+        more_overlaps=(8,),
+        recurrent={},
+        tokens=2_000,
+        epochs=1000,
+        windows_per_segment=4,
+        rows=4,
+        rates=(1e-3, 3e-3),
+        probe_tokens=800,
+        schedule="linear",
+        warmup_steps=1,
+        evaluate_every=2_000,
+        patience=None,
+        train_bytes=20_000,
+        held=3,
+        held_tokens=150,
+        checkpointing=False,
+    ),
+    "laptop": WindowSizes(
+        decoder=DECODERS["laptop"],
+        window=64,
+        overlaps=(0, 1, 2, 6, 11),  # as the paper's: 0, 1/60, 1/30, 1/10, 1/6 of a window
+        more_overlaps=(16, 21, 32, 43),
+        recurrent={},
+        tokens=600_000,
+        epochs=1000,
+        windows_per_segment=10,
+        rows=8,
+        rates=(1e-4, 3e-4, 1e-3),
+        probe_tokens=150_000,
+        schedule="linear",
+        warmup_steps=20,
+        evaluate_every=600_000,
+        patience=None,
+        train_bytes=30_000_000,
+        held=12,
+        held_tokens=4_000,
+        checkpointing=False,
+    ),
+    "paper": WindowSizes(),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model to be trained: what it carries, and how long its windows are. `others` are overlaps that it is read with,
+    too, and `ceiling` says that it is also read with the longest context that its backbone has."""
+
+    label: str
+    fields: Mapping[str, Any]
+    window: int
+    overlap: int = 0
+    others: tuple[int, ...] = ()
+    ceiling: bool = False
+
+    @property
+    def config(self) -> WindowRecurrenceConfig:
+        fields = dict(self.fields)
+        constant_of = fields.pop("constant_of", None)  # a control, of the recurrent model with these fields
+        config = WindowRecurrenceConfig(**fields, window=self.window, overlap=self.overlap)
+        return config.with_carrier("constant") if constant_of else config
+
+    @property
+    def carries(self) -> bool:
+        return self.config.carrier not in ("none", "constant")
+
+    @property
+    def name(self) -> str:
+        overlap = f"-overlap{self.overlap}" if self.overlap else ""
+        return f"{self.label}-window{self.window}{overlap}"
+
+
+def plain_windows(window: int, others: Iterable[int] = (), ceiling: bool = False) -> Variant:
+    return Variant(PLAIN, {"carrier": "none"}, window, 0, tuple(others), ceiling)
+
+
+def recurrent(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
+    return Variant("recurrent", sizes.recurrent, window, overlap)
+
+
+def constant(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
+    return Variant("constant", {**sizes.recurrent, "constant_of": "recurrent"}, window, overlap)
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+def window_runs(setting: Setting, corpus: str, variants: Sequence[Variant]) -> list[Run]:
+    """The backbone, trials of learning rates, and every variant with every seed."""
+    sizes: WindowSizes = setting.sizes
+    before = backbone_runs(setting, sizes.decoder)
+    trials = {kind: _trials(setting, corpus, kind) for kind in (PLAIN, "recurrent")} if len(sizes.rates) > 1 else {}
+    seeds = range(setting.seeds)
+    return [
+        *before,
+        *(trial for of_kind in trials.values() for trial in of_kind),
+        *(_main(setting, corpus, variant, seed, trials) for seed in seeds for variant in variants),
+    ]
+
+
+def run_name(corpus: str, variant: Variant, seed: int) -> str:
+    return f"{corpus}-{variant.name}-seed{seed}"
+
+
+def _trials(setting: Setting, corpus: str, kind: str) -> list[Run]:
+    sizes: WindowSizes = setting.sizes
+    variant = plain_windows(sizes.window) if kind == PLAIN else recurrent(sizes, sizes.window)
+    return [
+        Run(
+            f"{corpus}-rate-{kind}-{rate:g}",
+            _settings(setting, corpus, variant, 0, sizes.probe_tokens) | {"rate": rate},
+            partial(_train, setting, corpus, variant, 0, rate, sizes.probe_tokens),
+            _backbone(sizes),
+            sizes.probe_tokens or 1,
+        )
+        for rate in sizes.rates
+    ]
+
+
+def _main(
+    setting: Setting, corpus: str, variant: Variant, seed: int, trials: Mapping[str, Sequence[Run]]
+) -> Run:
+    """With the learning rate that was best: of plain windows, or of recurrence."""
+    sizes: WindowSizes = setting.sizes
+    kind = PLAIN if variant.config.carrier == "none" else "recurrent"
+    tried = [run.name for run in trials.get(kind, ())]
+
+    def do(work: Work) -> Outcome:
+        rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
+        return _train(setting, corpus, variant, seed, rate, sizes.tokens, work, measured=True)
+
+    return Run(
+        run_name(corpus, variant, seed),
+        _settings(setting, corpus, variant, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"},
+        do,
+        (*_backbone(sizes), *tried),
+        sizes.tokens or 1,
+    )
+
+
+def _backbone(sizes: WindowSizes) -> tuple[str, ...]:
+    return (BACKBONE,) if sizes.decoder.name is None else ()
+
+
+def _settings(setting: Setting, corpus: str, variant: Variant, seed: int, tokens: int | None) -> dict[str, Any]:
+    left_out = ("overlaps", "more_overlaps", "window", "recurrent", "tokens", "rates", "probe_tokens", "checkpointing")
+    sizes = {name: value for name, value in asdict(setting.sizes).items() if name not in left_out}
+    places = {name: setting.corpora[name] for name in {corpus, *setting.corpora}}
+    return {**sizes, "corpora": places, "corpus": corpus, "variant": asdict(variant), "seed": seed, "tokens": tokens}
+
+
+def _train(
+    setting: Setting,
+    corpus: str,
+    variant: Variant,
+    seed: int,
+    rate: float,
+    tokens: int | None,
+    work: Work,
+    measured: bool = False,
+) -> Outcome:
+    sizes: WindowSizes = setting.sizes
+    backbone, tokenizer = load(work, sizes.decoder)
+    set_seed(seed)
+    model = add_recurrence(backbone, variant.config)
+    recipe = TrainingRecipe(
+        learning_rate=rate,
+        carrier_learning_rate=sizes.carrier_rate,
+        batch_size=sizes.rows,
+        windows_per_segment=sizes.windows_per_segment,
+        epochs=sizes.epochs,
+        max_tokens=tokens,
+        schedule=sizes.schedule,
+        warmup_steps=sizes.warmup_steps,
+        evaluate_every_tokens=sizes.evaluate_every,
+        patience=sizes.patience,
+        gradient_checkpointing=sizes.checkpointing,
+        seed=seed,
+    )
+    held = {
+        "validation": tokenize(work.corpus(corpus).validation[: sizes.held], tokenizer, sizes.held_tokens),
+        "test": tokenize(work.corpus(corpus).test[: sizes.held], tokenizer, sizes.held_tokens),
+    }
+    outcome = train_once(work, model, training_texts(sizes, corpus, work), held["validation"], tokenizer, recipe)
+    if outcome["validation_loss"] is None or not measured:
+        return outcome
+    read = {split: _read(model.eval(), variant, documents) for split, documents in held.items()}
+    flops = {o: formula_flops_per_token(model, variant.window, o) for o in (variant.overlap, *variant.others)}
+    return outcome | {"read": read, "flops": flops}
+
+
+def training_texts(sizes: WindowSizes, corpus: str, work: Work) -> list[Document]:
+    """Of books the ones that our own backbone was not pretrained on."""
+    documents = work.corpus(corpus).train
+    unread = documents[1::2] if corpus == "books" and sizes.decoder.name is None else documents
+    return some_of(unread, sizes.train_bytes)
+
+
+def _read(model: Any, variant: Variant, documents: Sequence[TokenizedDocument]) -> dict[str, Any]:
+    """By what it is read with: its own memory, another document's, other overlaps, the longest context."""
+    found: dict[str, Measures] = {}
+    try:
+        found |= measure_memories(model, documents, memories=["true", "swapped"] if variant.carries else ["true"])
+    except NothingToSwap:
+        found |= measure_memories(model, documents, memories=["true"])
+    for overlap in variant.others:
+        found[f"overlap {overlap}"] = measure_memories(
+            plain(model, variant.window, overlap), documents, memories=["true"]
+        )["true"]
+    whole = full_context(model, variant.window) if variant.ceiling else None
+    if whole is not None:
+        found["full context"] = measure_memories(whole, documents, memories=["true"])["true"]
+    return {name: _kept(measures) for name, measures in found.items()}
+
+
+def _kept(measures: Measures) -> dict[str, Any]:
+    return {
+        "loss": measures.loss,
+        "tokens": measures.tokens,
+        "word_perplexity": measures.word_perplexity,
+        "bits_per_byte": measures.bits_per_byte,
+        "by_position": [round(x, 5) for x in measures.by_position.means],
+        "by_window": [round(x, 5) for x in measures.by_window.means],
+        "documents": [(d.name, round(d.nll, 4), d.tokens) for d in measures.documents],
+        "tokens_per_second": measures.tokens_per_second,
+    }
+
+
+# --- what was read, over seeds ---------------------------------------------------------------------
+
+
+class Readings:
+    """Looks up what runs have measured: a number for each seed that has ended."""
+
+    def __init__(self, setting: Setting, outcomes: Mapping[str, Outcome], corpus: str):
+        self.seeds, self.outcomes, self.corpus = setting.seeds, outcomes, corpus
+
+    def of(self, variant: Variant, read: str = "true", split: str = "test", value: str = "loss") -> dict[int, float]:
+        found = {}
+        for seed, outcome in self.ended(variant).items():
+            of_split = outcome.get("read", {}).get(split, {})
+            if read in of_split:
+                found[seed] = of_split[read][value]
+        return found
+
+    def ended(self, variant: Variant) -> dict[int, Outcome]:
+        names = {seed: run_name(self.corpus, variant, seed) for seed in range(self.seeds)}
+        return {seed: self.outcomes[name] for seed, name in names.items() if name in self.outcomes}
+
+    def flops(self, variant: Variant, overlap: int) -> float | None:
+        ended = [outcome["flops"] for outcome in self.ended(variant).values() if "flops" in outcome]
+        return ended[0][str(overlap)] if ended else None
+
+    def curve(self, variant: Variant, read: str = "true", value: str = "by_position") -> list[float | None]:
+        """On test documents, the mean over seeds."""
+        curves = [outcome["read"]["test"][read][value] for outcome in self.ended(variant).values() if "read" in outcome]
+        return [
+            None if any(point is None for point in points) else sum(points) / len(points)
+            for points in zip(*curves, strict=False)
+        ]
