@@ -9,17 +9,24 @@ from typing import Any
 import pytest
 from test_masked_study import run
 
-from onward.studies import STUDIES, overlap
-from onward.studies.intervals import FAILS, HOLDS, UNSEEN
+from onward.studies import STUDIES, overlap, window_size, windows
+from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval
 from onward.studies.windows import constant, recurrent, run_name
 
 
-def test_smoke_of_the_backbone_and_overlaps(tmp_path: Path) -> None:
-    assert "| GPT-2's shape |" in run(f"study backbone --scale smoke --out {tmp_path}")
-    said = run(f"study overlap-books --scale smoke --seeds 1 --out {tmp_path}")
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs of Table 2, at the smallest scale."""
+    folder = tmp_path_factory.mktemp("windows")
+    assert "| GPT-2's shape |" in run(f"study backbone --scale smoke --out {folder}")
+    said = run(f"study overlap-books --scale smoke --seeds 1 --out {folder}")
     for row in ("| plain | 0 |", "| plain | 8 |", "| constant | 0 |", "| recurrent | 4 |", "| swapped | 4 |"):
         assert row in said
-    saved = json.loads((tmp_path / "overlap-books" / "results.json").read_text())["outcomes"]
+    return folder
+
+
+def test_overlaps(place: Path) -> None:
+    saved = json.loads((place / "overlap-books" / "results.json").read_text())["outcomes"]
     plain, ours = (saved[f"books-{name}-window24-seed0"] for name in ("plain", "recurrent"))
     assert set(plain["read"]["test"]) == {"true", "overlap 4", "overlap 8", "full context"}
     assert set(ours["read"]["validation"]) == {"true", "swapped"} and ours["learning_rate"] in (1e-3, 3e-3)
@@ -27,6 +34,30 @@ def test_smoke_of_the_backbone_and_overlaps(tmp_path: Path) -> None:
     # The best rate is the one whose trial had the lowest validation loss.
     trials = {o["learning_rate"]: o["validation_loss"] for n, o in saved.items() if "rate-recurrent" in n}
     assert ours["learning_rate"] == min(trials, key=trials.__getitem__)
+
+
+def test_window_sizes_have_runs_of_the_overlaps(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+    real = windows.train_once
+
+    def train_once(work: Any, *given: Any) -> Any:
+        trained.append(work.folder.name)
+        return real(work, *given)
+
+    monkeypatch.setattr(windows, "train_once", train_once)
+    said = run(f"study pareto --scale smoke --seeds 1 --out {place}")
+    assert "| recurrent, overlap 4 | 24 |" in said and "| plain, overlap 4 | 16 |" in said and "| yes |" in said
+    assert trained == ["books-plain-window16-seed0", "books-recurrent-window16-seed0"]
+    said = run(f"study window-size --scale smoke --seeds 1 --out {place}")
+    assert "| 16 | " in said and "| 24 | " in said and len(trained) == 2
+
+
+def test_the_frontier_has_what_nothing_beats() -> None:
+    scores = {"a": (1.0, 9.0), "b": (2.0, 8.0), "c": (2.0, 8.5), "d": (3.0, 8.0), "e": (4.0, 7.0)}
+    found = [
+        window_size.Point(name, 1, 0, flops, Interval.of([perplexity])) for name, (flops, perplexity) in scores.items()
+    ]
+    assert [point.label for point in window_size.frontier(found) if point.on_frontier] == ["a", "b", "e"]
 
 
 def readings(losses: dict[str, float]) -> dict[str, Any]:

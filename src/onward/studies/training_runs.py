@@ -32,6 +32,19 @@ def some_of(documents: Sequence[Document], max_bytes: int | None) -> list[Docume
     return found
 
 
+def cut(document: Document, characters: int) -> list[Document]:
+    """Pieces of about so many characters, which end with lines."""
+    pieces: list[Document] = []
+    start, text = 0, document.text
+    while start < len(text):
+        end = text.find("\n", start + characters) + 1 or len(text)
+        piece = text[start:end]
+        if piece.strip():
+            pieces.append(Document(f"{document.name}, {len(pieces) + 1}", piece))
+        start = end
+    return pieces
+
+
 def vocabulary_run(
     kind: str, size: int, texts: Callable[[Work], list[Document]], settings: Mapping[str, Any], of: str
 ) -> Run:

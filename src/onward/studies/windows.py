@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -110,9 +110,9 @@ class Variant:
 
     @property
     def config(self) -> WindowRecurrenceConfig:
-        fields = dict(self.fields)
-        constant_of = fields.pop("constant_of", None)  # a control, of the recurrent model with these fields
-        config = WindowRecurrenceConfig(**fields, window=self.window, overlap=self.overlap)
+        chosen = dict(self.fields)
+        constant_of = chosen.pop("constant_of", None)  # a control, of the recurrent model with these fields
+        config = WindowRecurrenceConfig(**chosen, window=self.window, overlap=self.overlap)
         return config.with_carrier("constant") if constant_of else config
 
     @property
@@ -199,7 +199,8 @@ def _backbone(sizes: WindowSizes) -> tuple[str, ...]:
 
 def _settings(setting: Setting, corpus: str, variant: Variant, seed: int, tokens: int | None) -> dict[str, Any]:
     left_out = ("overlaps", "more_overlaps", "window", "recurrent", "tokens", "rates", "probe_tokens", "checkpointing")
-    sizes = {name: value for name, value in asdict(setting.sizes).items() if name not in left_out}
+    sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(WindowSizes) if f.name not in left_out}
+    sizes["decoder"] = asdict(setting.sizes.decoder)
     places = {name: setting.corpora[name] for name in {corpus, *setting.corpora}}
     return {**sizes, "corpora": places, "corpus": corpus, "variant": asdict(variant), "seed": seed, "tokens": tokens}
 

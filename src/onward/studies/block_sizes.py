@@ -1,0 +1,266 @@
+"""`scale` and `ablations`: Table 2 and section 4.5 of "Block-Recurrent Transformers", on books."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from matplotlib.figure import Figure
+
+from ..evaluation import plots
+from ..models.block_recurrent.configuration_block_recurrent import BASE as PAPER_SIZES
+from ..models.block_recurrent.configuration_block_recurrent import layer_at
+from .blocks import BASELINE, RECURRENT, BlockReadings, BlockSizes, Row, block_runs
+from .intervals import Interval, cell, over, verdict
+from .reporting import Claim, Report, Table
+from .study import Outcome, Run, Setting, Study
+
+CORPUS = "books"
+SMOKE = BlockSizes(
+    changes={"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "window": 8, "dropout": 0.0},
+    vocabulary=300,
+    tokens=600,
+    tokens_per_step=256,
+    rates=(0.1, 1.0),
+    probe_tokens=300,
+    warmup_steps=1,
+    evaluate_every=10_000,
+    train_bytes=20_000,
+    piece=600,
+    held=2,
+    held_tokens=100,
+)
+LAPTOP = BlockSizes(
+    changes={"hidden_size": 128, "num_hidden_layers": 6, "num_attention_heads": 2, "window": 32, "dropout": 0.0},
+    vocabulary=2_000,
+    tokens=1_000_000,
+    tokens_per_step=2_048,
+    rates=(0.25, 0.5, 1.0),
+    probe_tokens=400_000,
+    warmup_steps=100,
+    evaluate_every=500_000,
+    train_bytes=20_000_000,
+    piece=60_000,
+    held=8,
+    held_tokens=4_000,
+)
+CORPORA = {
+    "smoke": {CORPUS: "shakespeare"},
+    "laptop": {CORPUS: "pg19"},
+    "paper": {CORPUS: "pg19"},
+}
+
+
+# --- Table 2 ---------------------------------------------------------------------------------------
+
+# Bits per token, word-level perplexity.
+PAPER_SCALE = {
+    "Slide:13L:large": (3.39, 34.80),
+    "Rec:lstm:single:large": (3.36, 33.72),
+    "Rec:fixed:skip:large": (3.32, 32.34),
+}
+SCALE_ROWS = [Row(name) for name in PAPER_SCALE]
+
+
+def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    readings = BlockReadings(setting, outcomes, CORPUS)
+    rows = []
+    for row in SCALE_ROWS:
+        bits = readings.of(row)
+        if bits:
+            parameters = next(iter(readings.of(row, "parameters").values()))
+            words = cell(readings.of(row, "test_word_perplexity"), 1)
+            told = [f"{number:g}" for number in PAPER_SCALE[row.name]]
+            rows.append([row.name, f"{parameters:,}", cell(bits, 3), words, *told])
+    claims = []
+    for better in SCALE_ROWS[:0:-1]:
+        gain = over(readings.of(SCALE_ROWS[0]), readings.of(better))
+        if gain is not None:
+            saw = f"{PAPER_SCALE['Slide:13L:large'][0]:g} -> {PAPER_SCALE[better.name][0]:g}"
+            claim = f"At twice the heads and MLP, {better.name} is better than one more layer"
+            claims.append(Claim(claim, saw, f"{gain.text(4)} bits per token", verdict(gain)))
+    return Report(
+        "A larger size",
+        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        [Table("Table 2", SCALE_COLUMNS, rows)],
+        claims=claims,
+        notes=NOTES,
+    )
+
+
+SCALE_COLUMNS = ("model", "parameters", "bits per token", "word perplexity", "paper, bits", "paper, word perplexity")
+NOTES = (
+    "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits per token.",
+    "The paper's columns are of PG19 and models of 320 million parameters, for the shape of the thing.",
+)
+
+
+# --- section 4.5 -----------------------------------------------------------------------------------
+
+
+def windows_of(sizes: BlockSizes) -> list[int]:
+    """A quarter, a half, and all of the base model's."""
+    window = sizes.changes.get("window", PAPER_SIZES["window"])
+    return [window // 4, window // 2, window]
+
+
+def window_row(preset: str, sizes: BlockSizes, window: int) -> Row:
+    """Segments stay as long, and the recurrent model has as many states at every window."""
+    base = windows_of(sizes)[-1]
+    if window == base:
+        return Row(preset)
+    changes: dict[str, int] = {"window": window, "segment_length": 8 * base}
+    if preset == RECURRENT:
+        changes["num_states"] = base
+    return Row(preset, f"{preset}, window {window}", changes)
+
+
+def state_rows(sizes: BlockSizes) -> dict[int, Row]:
+    """By how many states there are."""
+    base = windows_of(sizes)[-1]
+    numbers = (base // 8, base // 4, base // 2, base, 2 * base)
+    return {n: Row(RECURRENT, "" if n == base else f"{RECURRENT}, {n} states", _states(n, base)) for n in numbers}
+
+
+def _states(number: int, base: int) -> dict[str, int]:
+    return {} if number == base else {"num_states": number}
+
+
+def layer_rows(sizes: BlockSizes) -> dict[str, Row]:
+    """One recurrent layer, two side by side, two far apart; and one more layer without."""
+    depth = sizes.changes.get("num_hidden_layers", PAPER_SIZES["num_hidden_layers"])
+    own = layer_at(10 / 12, depth)
+    pairs = {"two side by side": [own - 1, own], "two far apart": [max(1, layer_at(4 / 12, depth)), own]}
+    rows = {"one recurrent layer": Row(RECURRENT)}
+    rows |= {name: Row(RECURRENT, f"{RECURRENT}, {name}", {"recurrent_layers": at}) for name, at in pairs.items()}
+    deeper = {"num_hidden_layers": depth + 1, "recurrent_layers": [own]}
+    return rows | {"one, and one more plain layer": Row(RECURRENT, f"{RECURRENT}, one more layer", deeper)}
+
+
+def ablation_rows(sizes: BlockSizes) -> list[Row]:
+    rows = [window_row(preset, sizes, window) for window in windows_of(sizes) for preset in (RECURRENT, BASELINE)]
+    rows += [*state_rows(sizes).values(), *layer_rows(sizes).values()]
+    return list({row.name: row for row in rows}.values())
+
+
+def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    sizes: BlockSizes = setting.sizes
+    readings = BlockReadings(setting, outcomes, CORPUS)
+    by_window = {
+        preset: {w: readings.of(window_row(preset, sizes, w)) for w in windows_of(sizes)}
+        for preset in (BASELINE, RECURRENT)
+    }
+    by_states = {number: readings.of(row) for number, row in state_rows(sizes).items()}
+    by_layers = {name: readings.of(row) for name, row in layer_rows(sizes).items()}
+    windows = [[str(w), *(cell(by_window[preset][w], 3) for preset in by_window)] for w in windows_of(sizes)]
+    base = by_states[windows_of(sizes)[-1]]
+    tables = [
+        Table("Window", ("window", *(f"{preset}, bits" for preset in by_window)), windows),
+        Table("States", COLUMNS_OF_STATES, [_ablation(str(n), found, base) for n, found in by_states.items()]),
+        Table("Recurrent layers", COLUMNS_OF_LAYERS, [_ablation(n, found, base) for n, found in by_layers.items()]),
+    ]
+    claims = _claims(sizes, by_window, by_states, by_layers)
+    return Report(
+        "Windows, states and recurrent layers",
+        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        tables,
+        {"windows_and_states": plot(by_window, by_states)} if base else {},
+        claims,
+        (NOTES[0], "Segments and, over windows, states stay as they are in the base model."),
+    )
+
+
+COLUMNS_OF_STATES = ("states", "bits per token", "against the base model")
+COLUMNS_OF_LAYERS = ("recurrent layers", "bits per token", "against the base model")
+Found = Mapping[int, float]
+
+
+def _ablation(name: str, found: Found, base: Found) -> list[str]:
+    return [name, cell(found, 3), "" if found == base else cell(over(found, base), 4)]
+
+
+def _claims(
+    sizes: BlockSizes,
+    by_window: Mapping[str, Mapping[int, Found]],
+    by_states: Mapping[int, Found],
+    by_layers: Mapping[str, Found],
+) -> list[Claim]:
+    small, *_, large = windows_of(sizes)
+    lost = {preset: over(found[small], found[large]) for preset, found in by_window.items()}
+    gains: list[tuple[str, str, Interval | None]] = []
+    plain, ours = lost[BASELINE], lost[RECURRENT]
+    if plain is not None and ours is not None:
+        less = Interval.of([a - b for a, b in zip(plain.values, ours.values, strict=False)])
+        gains.append(("A smaller window costs less with recurrence", "a much smaller effect", less))
+    fewest = min(by_states)
+    gains.append(
+        ("Fewer states are worse", "reduces the accuracy", over(by_states[fewest], by_states[windows_of(sizes)[-1]]))
+    )
+    one = by_layers["one recurrent layer"]
+    gains.append(
+        ("A second recurrent layer far from the first helps", "an improvement", over(one, by_layers["two far apart"]))
+    )
+    gains.append(
+        (
+            "but one more plain layer is better than that",
+            "at least as good",
+            over(by_layers["two far apart"], by_layers["one, and one more plain layer"]),
+        )
+    )
+    beside = over(by_layers["two side by side"], one)
+    gains.append(("A second one right beside it is no better than one", "no improvement", beside))
+    return [
+        Claim(claim, saw, f"{gain.text(4)} bits per token", verdict(gain))
+        for claim, saw, gain in gains
+        if gain is not None
+    ]
+
+
+def plot(by_window: Mapping[str, Mapping[int, Found]], by_states: Mapping[int, Found]) -> Figure:
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    looks = {BASELINE: plots.STYLES["plain"], RECURRENT: plots.STYLES["recurrent"]}
+    for preset, found in by_window.items():
+        _line(left, found, label=preset, **looks[preset])
+    _line(right, by_states, **looks[RECURRENT])
+    left.set_xlabel("window (tokens)")
+    right.set_xlabel("states")
+    left.set_ylabel("test, bits per token")
+    left.legend(frameon=False)
+    return figure
+
+
+def _line(panel: object, found: Mapping[int, Found], **style: object) -> None:
+    points = [(x, Interval.of(list(values.values()))) for x, values in found.items() if values]
+    errors: Sequence[float] = [interval.half or 0 for _, interval in points]
+    places, means = [x for x, _ in points], [interval.mean for _, interval in points]
+    panel.errorbar(places, means, yerr=errors, capsize=2, linewidth=1, markersize=4, **style)  # type: ignore[attr-defined]
+    panel.set_xscale("log", base=2)  # type: ignore[attr-defined]
+
+
+def runs_of_scale(setting: Setting) -> list[Run]:
+    return block_runs(setting, CORPUS, SCALE_ROWS)
+
+
+def runs_of_ablations(setting: Setting) -> list[Run]:
+    return block_runs(setting, CORPUS, ablation_rows(setting.sizes))
+
+
+STUDIES = [
+    Study(
+        "scale",
+        "Block-Recurrent, Table 2: a larger size, on books",
+        CORPORA,
+        {"smoke": SMOKE, "laptop": LAPTOP, "paper": replace(BlockSizes(), tokens=200_000 * 4 * 131_072)},
+        runs_of_scale,
+        report_scale,
+    ),
+    Study(
+        "ablations",
+        "Block-Recurrent, section 4.5: window, number of states, one or two recurrent layers",
+        CORPORA,
+        {"smoke": SMOKE, "laptop": LAPTOP, "paper": BlockSizes()},
+        runs_of_ablations,
+        report_ablations,
+    ),
+]

@@ -1,0 +1,183 @@
+"""Runs of block-recurrent models: rows of the paper's tables, trained on the same tokens of the same text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from .. import BlockRecurrentConfig, BlockRecurrentForCausalLM
+from ..corpora import Document
+from ..evaluation import block_cost, measure
+from ..streams import tokenize
+from ..training import TrainingRecipe
+from ..vocabularies import byte_tokenizer
+from .study import Outcome, Run, Setting, Work
+from .training_runs import cut, some_of, tokenizer_of, train_once, vocabulary_run
+
+RECURRENT, BASELINE = "Rec:fixed:skip", "Slide:13L"
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """`changes` are sizes of the 12-layer base model, of which every row keeps its proportion. `rates` are tried on
+    `probe_tokens` for Slide:13L and Rec:fixed:skip, and what is best on validation is taken, for models without and
+    with recurrence. Where `vocabulary` is None, text is read as bytes. Training documents are cut into pieces of
+    `piece` characters where there are too few of them: rows with short segments read many at once."""
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary: int | None = 32_000
+    tokens: int = 65_536_000_000
+    tokens_per_step: int = 131_072
+    rates: tuple[float, ...] = (1.0,)
+    probe_tokens: int = 0
+    warmup_steps: int = 1000
+    evaluate_every: int = 1_000_000_000
+    train_bytes: int | None = None
+    piece: int | None = None
+    held: int | None = None
+    held_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A preset, under its own name or, with something changed, another."""
+
+    preset: str
+    label: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.label or self.preset
+
+    @property
+    def slug(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    def config(self, sizes: BlockSizes, **more: Any) -> BlockRecurrentConfig:
+        return BlockRecurrentConfig.preset(self.preset, **{**sizes.changes, **self.changes, **more})
+
+
+def block_runs(setting: Setting, corpus: str, rows: Sequence[Row], as_bytes: bool = False) -> list[Run]:
+    """The vocabulary, trials of learning rates, and every row with every seed."""
+    sizes: BlockSizes = setting.sizes
+    before = [] if as_bytes or sizes.vocabulary is None else [_vocabulary(setting, corpus)]
+    place = _Place(setting, corpus, before[0].name if before else None)
+    trials: dict[str, list[Run]] = {}
+    if len(sizes.rates) > 1:
+        for preset in (BASELINE, RECURRENT):
+            trials[preset] = [place.trial(Row(preset), rate) for rate in sizes.rates]
+    mains = [place.main(row, seed, trials) for seed in range(setting.seeds) for row in rows]
+    return [*before, *(run for runs in trials.values() for run in runs), *mains]
+
+
+def run_name(corpus: str, row: Row, seed: int, as_bytes: bool = False) -> str:
+    return f"blocks-{corpus}{'-bytes' if as_bytes else ''}-{row.slug}-seed{seed}"
+
+
+def _vocabulary(setting: Setting, corpus: str) -> Run:
+    sizes: BlockSizes = setting.sizes
+    assert sizes.vocabulary is not None
+    read = {"corpus": setting.corpora[corpus], "train_bytes": sizes.train_bytes}
+    return vocabulary_run("bpe", sizes.vocabulary, partial(_texts, sizes, corpus), read, corpus)
+
+
+def _texts(sizes: BlockSizes, corpus: str, work: Work) -> list[Document]:
+    whole = some_of(work.corpus(corpus).train, sizes.train_bytes)
+    return whole if sizes.piece is None else [part for text in whole for part in cut(text, sizes.piece)]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A corpus with its vocabulary, on which rows are trained."""
+
+    setting: Setting
+    corpus: str
+    vocabulary: str | None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return () if self.vocabulary is None else (self.vocabulary,)
+
+    @property
+    def as_bytes(self) -> bool:
+        return self.vocabulary is None
+
+    def trial(self, row: Row, rate: float) -> Run:
+        sizes: BlockSizes = self.setting.sizes
+        name = f"blocks-{self.corpus}{'-bytes' if self.as_bytes else ''}-rate-{row.slug}-{rate:g}"
+        settings = self._settings(row, 0, sizes.probe_tokens) | {"rate": rate}
+        do = partial(self._train, row, 0, rate, sizes.probe_tokens)
+        return Run(name, settings, do, self.needs, sizes.probe_tokens)
+
+    def main(self, row: Row, seed: int, trials: Mapping[str, Sequence[Run]]) -> Run:
+        sizes: BlockSizes = self.setting.sizes
+        carries = bool(row.config(sizes).recurrent_layers)
+        tried = [run.name for run in trials.get(RECURRENT if carries else BASELINE, ())]
+
+        def do(work: Work) -> Outcome:
+            rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
+            return self._train(row, seed, rate, sizes.tokens, work, measured=True)
+
+        settings = self._settings(row, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"}
+        name = run_name(self.corpus, row, seed, self.as_bytes)
+        return Run(name, settings, do, (*self.needs, *tried), sizes.tokens)
+
+    def _settings(self, row: Row, seed: int, tokens: int) -> dict[str, Any]:
+        left_out = ("tokens", "rates", "probe_tokens", "evaluate_every")
+        sizes = {f.name: getattr(self.setting.sizes, f.name) for f in fields(BlockSizes) if f.name not in left_out}
+        text = self.setting.corpora[self.corpus]
+        return {**sizes, "corpus": text, "bytes": self.as_bytes, "row": asdict(row), "seed": seed, "tokens": tokens}
+
+    def _tokenizer(self, work: Work) -> PreTrainedTokenizerBase:
+        return byte_tokenizer() if self.vocabulary is None else tokenizer_of(work, self.vocabulary)
+
+    def _train(
+        self, row: Row, seed: int, rate: float, tokens: int, work: Work, measured: bool = False
+    ) -> Outcome:
+        sizes: BlockSizes = self.setting.sizes
+        tokenizer = self._tokenizer(work)
+        set_seed(seed)
+        config = row.config(sizes, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
+        model = BlockRecurrentForCausalLM(config)
+        recipe = TrainingRecipe.preset(
+            "block-recurrent",
+            learning_rate=rate,
+            warmup_steps=sizes.warmup_steps,
+            tokens_per_step=sizes.tokens_per_step,
+            epochs=1000,
+            max_tokens=tokens,
+            evaluate_every_tokens=sizes.evaluate_every,
+            seed=seed,
+        )
+        texts = work.corpus(self.corpus)
+        held = [tokenize(s[: sizes.held], tokenizer, sizes.held_tokens) for s in (texts.validation, texts.test)]
+        outcome = train_once(work, model, _texts(sizes, self.corpus, work), held[0], tokenizer, recipe)
+        if outcome["validation_loss"] is None or not measured:
+            return outcome
+        found = measure(model.eval(), held[1])
+        cost = block_cost(model)
+        return outcome | {
+            "test_bits": found.bits_per_token,
+            "test_bits_per_byte": found.bits_per_byte,
+            "test_word_perplexity": found.word_perplexity,
+            "flops": cost.counted,
+            "documents": [(d.name, round(d.nll, 4), d.tokens) for d in found.documents],
+        }
+
+
+class BlockReadings:
+    """Looks up what runs have measured: a number for each seed that has ended."""
+
+    def __init__(self, setting: Setting, outcomes: Mapping[str, Outcome], corpus: str, as_bytes: bool = False):
+        self.seeds, self.outcomes, self.corpus, self.as_bytes = setting.seeds, outcomes, corpus, as_bytes
+
+    def of(self, row: Row, value: str = "test_bits") -> dict[int, float]:
+        names = {seed: run_name(self.corpus, row, seed, self.as_bytes) for seed in range(self.seeds)}
+        ended = {seed: self.outcomes[name] for seed, name in names.items() if name in self.outcomes}
+        return {seed: outcome[value] for seed, outcome in ended.items() if outcome.get(value) is not None}

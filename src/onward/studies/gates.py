@@ -1,0 +1,222 @@
+"""`gates`: Table 1 of "Block-Recurrent Transformers": every row, on books, LaTeX and source code."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from .. import BlockRecurrentForCausalLM
+from ..models.block_recurrent import PRESETS
+from .blocks import BASELINE, RECURRENT, BlockReadings, BlockSizes, Row, block_runs
+from .intervals import Interval, cell, over, verdict
+from .reporting import Claim, Report, Table
+from .study import Outcome, Run, Setting, Study, Work
+
+# Relative step time, and bits per token on PG19 bytes, PG19 tokens, arXiv and GitHub.
+PAPER: dict[str, tuple[float | None, ...]] = {
+    "XL:512": (0.88, 1.01, 3.62, 1.45, 1.28),
+    "XL:1024": (1.20, 0.997, 3.59, 1.37, None),
+    "XL:2048": (2.11, 0.990, 3.58, 1.31, None),
+    "Slide:12L": (0.93, 0.989, 3.60, 1.43, None),
+    "Slide:13L": (1.00, 0.989, 3.57, 1.42, 1.19),
+    "Rec:lstm:dual": (1.06, 0.985, 3.56, 1.26, 1.07),
+    "Rec:lstm:single": (1.05, 0.962, 3.55, 1.29, 1.05),
+    "Rec:lstm:skip": (1.00, 0.969, 3.56, 1.31, None),
+    "Rec:fixed:dual": (1.01, 0.957, 3.54, 1.27, 1.03),
+    "Rec:fixed:single": (1.02, 0.966, 3.58, 1.25, None),
+    "Rec:fixed:skip": (0.99, 0.952, 3.53, 1.24, 1.03),
+    "Feedback:lstm:single": (1.40, 0.977, 3.50, 1.22, 1.05),
+    "Feedback:fixed:skip": (1.35, 0.935, 3.49, 1.24, 1.11),
+    "Memorizing:32k": (None, 0.950, 3.50, 1.24, None),
+}
+ROWS = [Row(name) for name in PRESETS if name in PAPER]
+TEXTS = {"books": 2, "latex": 3, "code": 4}  # and which of the paper's columns it stands for
+TIMES = "blocks-step-time"
+
+
+@dataclass(frozen=True)
+class Sizes(BlockSizes):
+    """`texts`: on which rows are trained. `timed_rounds`: steps of every row, in turns, by which they are timed."""
+
+    texts: tuple[str, ...] = tuple(TEXTS)
+    timed_rounds: int = 20
+
+
+SCALES = {
+    "smoke": Sizes(
+        changes={"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "window": 8, "dropout": 0.0},
+        vocabulary=300,
+        tokens=600,
+        tokens_per_step=256,
+        rates=(0.1, 1.0),
+        probe_tokens=300,
+        warmup_steps=1,
+        evaluate_every=10_000,
+        train_bytes=20_000,
+        piece=600,
+        held=2,
+        held_tokens=100,
+        texts=("books",),
+        timed_rounds=2,
+    ),
+    "laptop": Sizes(
+        changes={"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2, "window": 32, "dropout": 0.0},
+        vocabulary=2_000,
+        tokens=1_000_000,
+        tokens_per_step=2_048,
+        rates=(0.25, 0.5, 1.0),
+        probe_tokens=400_000,
+        warmup_steps=100,
+        evaluate_every=500_000,
+        train_bytes=20_000_000,
+        piece=60_000,
+        held=8,
+        held_tokens=4_000,
+    ),
+    "paper": Sizes(),
+}
+CORPORA = {
+    "smoke": dict.fromkeys(TEXTS, "shakespeare"),
+    "laptop": {"books": "pg19", "latex": "hub:EleutherAI/proof-pile-2:arxiv", "code": "installed-code"},
+    "paper": {
+        "books": "pg19",
+        "latex": "hub:EleutherAI/proof-pile-2:arxiv",
+        "code": "hub:codeparrot/codeparrot-clean",
+    },
+}
+
+
+def runs(setting: Setting) -> list[Run]:
+    sizes: Sizes = setting.sizes
+    found = [run for text in sizes.texts for run in block_runs(setting, text, ROWS)]
+    settings = {"changes": dict(sizes.changes), "tokens_per_step": sizes.tokens_per_step, "rounds": sizes.timed_rounds}
+    return [*found, Run(TIMES, settings, partial(time_steps, sizes), size=sizes.tokens)]
+
+
+def time_steps(sizes: Sizes, work: Work) -> Outcome:
+    """Processor time of a training step of every row, of equally many tokens, in turns: the medians."""
+    vocabulary = sizes.vocabulary or 256
+    steps = {row.name: _step(row.config(sizes, vocab_size=vocabulary), sizes.tokens_per_step) for row in ROWS}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(sizes.timed_rounds + 1):
+        for name, step in steps.items():
+            started = time.process_time()
+            step()
+            if number:  # the first is warming up
+                seconds[name].append(time.process_time() - started)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    relative = {name: seconds / medians[BASELINE] for name, seconds in medians.items()}
+    return {"processor_seconds": medians, "relative": relative}
+
+
+def _step(config: Any, tokens: int) -> Any:
+    """A closure that does one step; long documents, so states and memories are full."""
+    torch.manual_seed(0)
+    model = BlockRecurrentForCausalLM(config).train()
+    rows = max(1, tokens // config.segment_length)
+    ids = torch.randint(config.vocab_size, (rows, config.segment_length))
+    carried: list[Any] = [None]
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        out = model(ids, labels=ids, state=carried[0])
+        out.loss.backward()
+        carried[0] = out.state.detach()
+
+    return step
+
+
+# --- what they come to -----------------------------------------------------------------------------
+
+
+def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    texts: tuple[str, ...] = setting.sizes.texts
+    readings = {text: BlockReadings(setting, outcomes, text) for text in texts}
+    times = outcomes.get(TIMES, {}).get("relative", {})
+    rows = []
+    for row in ROWS:
+        found = {text: readings[text].of(row) for text in texts}
+        if not any(found.values()):
+            continue
+        told = PAPER[row.name]
+        cells = [row.name, f"{times[row.name]:.2f}" if row.name in times else "", _told(told[0])]
+        for text in texts:
+            cells += [cell(found[text], 3), _told(told[TEXTS[text]])]
+        rows.append(cells)
+    claims = [claim for text in texts for claim in _claims(text, readings[text])]
+    columns = ["model", "step time", "paper"]
+    for text in texts:
+        columns += [f"{text}, bits per token", "paper"]
+    held = [claim for claim in claims if claim.verdict == "holds"]
+    return Report(
+        "Gates, windows and memories: Table 1",
+        f"{len(held)} of {len(claims)} claims hold at this scale." if claims else "Too little has run to say anything.",
+        [Table("Table 1", columns, rows)],
+        {"bits": plot(setting, readings)} if rows else {},
+        claims,
+        (
+            "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits.",
+            "Step time: processor time of a training step of equally many tokens, relative to Slide:13L.",
+            "Rows keep their proportion to the base model; the paper's columns are of 12 layers and other texts, for "
+            "the shape of the thing.",
+        ),
+    )
+
+
+def _told(number: float | None) -> str:
+    return "" if number is None else f"{number:g}"
+
+
+def _claims(text: str, readings: BlockReadings) -> list[Claim]:
+    compared = (
+        ("Recurrence is better than one more layer", RECURRENT, BASELINE),
+        ("Recurrence is better than a window four times as long", RECURRENT, "XL:2048"),
+        ("The fixed gate is better than the LSTM's, with skip", RECURRENT, "Rec:lstm:skip"),
+        ("Feedback is better still", "Feedback:fixed:skip", RECURRENT),
+        ("Gradients through the window help: Slide against XL", "Slide:12L", "XL:512"),
+    )
+    claims = []
+    for claim, better, worse in compared:
+        gain = over(readings.of(Row(worse)), readings.of(Row(better)))
+        told = [PAPER[name][TEXTS[text]] for name in (worse, better)]
+        if gain is not None:
+            saw = "not told" if None in told else f"{told[0]:g} -> {told[1]:g}"
+            claims.append(Claim(f"{claim} ({text})", saw, f"{gain.text(4)} bits per token", verdict(gain)))
+    return claims
+
+
+def plot(setting: Setting, readings: Mapping[str, BlockReadings]) -> Figure:
+    """How much better than Slide:13L every row is, a panel for each text."""
+    figure = Figure(figsize=(3 + 2.2 * len(readings), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(readings), sharey=True, squeeze=False)[0]
+    names = [row.name for row in ROWS]
+    for panel, (text, found) in zip(panels, readings.items(), strict=True):
+        base = found.of(Row(BASELINE))
+        for place, row in enumerate(ROWS):
+            gain: Interval | None = over(base, found.of(row))
+            if gain is not None:
+                style = {"color": "0.0", "marker": "o" if row.name.startswith(("Rec", "Feed")) else "s"}
+                panel.errorbar(gain.mean, place, xerr=gain.half or 0, capsize=2, linewidth=0.8, markersize=4, **style)
+        panel.axvline(0, color="0.6", linewidth=0.8, linestyle=":")
+        panel.set_title(text)
+        panel.set_xlabel("bits per token better than Slide:13L")
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].invert_yaxis()
+    return figure
+
+
+STUDY = Study(
+    "gates",
+    "Block-Recurrent, Table 1: all rows, bits per token and relative step time, on books, LaTeX and source code",
+    CORPORA,
+    SCALES,
+    runs,
+    report,
+)

@@ -1,0 +1,218 @@
+"""`window-size` and `pareto`: Figures 4 and 5 of "Adding Recurrence to Pretrained Transformers"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ..evaluation import plots
+from .backbone import CORPORA
+from .intervals import Interval, cell, over, verdict
+from .overlap import baseline as overlap_baseline
+from .reporting import Claim, Report, Table
+from .study import Outcome, Run, Setting, Study
+from .windows import SCALES as WINDOW_SCALES
+from .windows import Readings, Variant, WindowSizes, plain_windows, recurrent, window_runs
+
+CORPUS = "books"
+
+
+@dataclass(frozen=True)
+class Sizes(WindowSizes):
+    """`sizes` are the windows; `read_overlaps`, those that plain windows of every size are read with, too."""
+
+    sizes: tuple[int, ...] = (200, 300, 400, 500, 600)
+    read_overlaps: tuple[int, ...] = (10, 30, 50)
+
+
+def _with(scale: str, **more: Any) -> Sizes:
+    return Sizes(**vars(WINDOW_SCALES[scale]) | more)
+
+
+SCALES = {
+    "smoke": _with("smoke", sizes=(16, 24), read_overlaps=(4,)),
+    "laptop": _with("laptop", sizes=(43, 64, 96, 128), read_overlaps=(2, 6, 11)),
+    "paper": Sizes(),
+}
+
+
+def variants(sizes: Sizes) -> list[Variant]:
+    """The window that the overlap tables have is read as there, so that their runs are these."""
+    found = []
+    for window in sizes.sizes:
+        plain = overlap_baseline(sizes) if window == sizes.window else plain_windows(window, sizes.read_overlaps)
+        found += [plain, recurrent(sizes, window)]
+    return found
+
+
+def runs_of_sizes(setting: Setting) -> list[Run]:
+    return window_runs(setting, CORPUS, variants(setting.sizes))
+
+
+def runs_of_pareto(setting: Setting) -> list[Run]:
+    """Those, and the recurrent models with overlap of Table 2."""
+    sizes: Sizes = setting.sizes
+    with_overlap = [recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps[1:]]
+    return window_runs(setting, CORPUS, [*variants(sizes), *with_overlap])
+
+
+# --- Figure 4 --------------------------------------------------------------------------------------
+
+
+def report_sizes(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    sizes: Sizes = setting.sizes
+    readings = Readings(setting, outcomes, CORPUS)
+    rows, gaps = [], {}
+    curves: dict[str, list[tuple[int, float]]] = {"plain": [], "recurrent": []}
+    pairs = variants(sizes)
+    for plain, ours in zip(pairs[::2], pairs[1::2], strict=True):
+        losses = {"plain": readings.of(plain), "recurrent": readings.of(ours)}
+        gap = over(losses["plain"], losses["recurrent"])
+        if gap is None:
+            continue
+        gaps[plain.window] = gap
+        scores = {v.label: readings.of(v, value="word_perplexity") for v in (plain, ours)}
+        for label, found in scores.items():
+            curves[label].append((plain.window, Interval.of(list(found.values())).mean))
+        rows.append([str(plain.window), *(cell(scores[label], 2) for label in curves), gap.text(4)])
+    claims = []
+    if len(gaps) > 1:
+        small, large = min(gaps), max(gaps)
+        wider = Interval.of([a - b for a, b in zip(gaps[small].values, gaps[large].values, strict=False)])
+        seen = f"{wider.text(4)} nats per token more at {small} than at {large}"
+        claims.append(Claim("The gain grows as windows shrink", "yes (Figure 4)", seen, verdict(wider)))
+    return Report(
+        "Window size",
+        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        [Table("Figure 4: perplexity by window size", COLUMNS, rows)],
+        {"perplexity_by_window": plot_sizes(curves)} if rows else {},
+        claims,
+        ("± is half a 95 % interval over seeds (Student); the gain is a paired difference of test losses.",),
+    )
+
+
+COLUMNS = ("window", "plain, test perplexity", "recurrent, test perplexity", "gain, nats per token")
+
+
+def plot_sizes(curves: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
+    figure = Figure(figsize=(5.4, 3.8), layout="constrained")
+    panel = figure.subplots()
+    for label, points in curves.items():
+        panel.plot(*zip(*points, strict=True), label=label, linewidth=1, markersize=5, **plots.STYLES[label])
+    panel.set_xlabel("window (tokens)")
+    panel.set_ylabel("test perplexity, word level")
+    panel.legend(frameon=False)
+    return figure
+
+
+# --- Figure 5 --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    label: str
+    window: int
+    overlap: int
+    flops: float
+    perplexity: Interval
+    on_frontier: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "recurrent" if self.label.startswith("recurrent") else "plain"
+
+
+def points(sizes: Sizes, readings: Readings) -> list[Point]:
+    found = []
+    with_overlap = [recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps[1:]]
+    for variant in [*variants(sizes), *with_overlap]:
+        for overlap in (variant.overlap, *variant.others):
+            read = "true" if overlap == variant.overlap else f"overlap {overlap}"
+            scores = readings.of(variant, read, value="word_perplexity")
+            flops = readings.flops(variant, overlap)
+            if scores and flops is not None:
+                label = f"{variant.label}, overlap {overlap}"
+                found.append(Point(label, variant.window, overlap, flops, Interval.of(list(scores.values()))))
+    return frontier(found)
+
+
+def frontier(found: Sequence[Point]) -> list[Point]:
+    """A point is on the frontier if none is both cheaper and better."""
+
+    def beaten(point: Point) -> bool:
+        return any(
+            other.flops <= point.flops
+            and other.perplexity.mean <= point.perplexity.mean
+            and (other.flops, other.perplexity.mean) != (point.flops, point.perplexity.mean)
+            for other in found
+        )
+
+    return [replace(point, on_frontier=not beaten(point)) for point in found]
+
+
+def report_pareto(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    found = sorted(points(setting.sizes, Readings(setting, outcomes, CORPUS)), key=lambda point: point.flops)
+    rows = [
+        [p.label, str(p.window), f"{p.flops:.3g}", p.perplexity.text(2), "yes" if p.on_frontier else ""] for p in found
+    ]
+    claims = []
+    if found:
+        ours = [point for point in found if point.kind == "recurrent"]
+        on = [point for point in ours if point.on_frontier]
+        plain_on = sum(point.on_frontier for point in found) - len(on)
+        others = len(found) - len(ours)
+        seen = f"{len(on)} of {len(ours)} recurrent points and {plain_on} of {others} plain ones are on it"
+        holds = "holds" if ours and len(on) == len(ours) else "does not hold"
+        claims.append(Claim("All recurrent models lie on the Pareto frontier", "yes (Figure 5)", seen, holds))
+    return Report(
+        "Perplexity against FLOPs",
+        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        [Table("Figure 5: perplexity and FLOPs", ("model", "window", "FLOPs/token", "test", "on the frontier"), rows)],
+        {"pareto": plot_pareto(found)} if found else {},
+        claims,
+        (
+            "Means over seeds. FLOPs by the paper's formula, without recurrence module and language model head.",
+            "± is half a 95 % interval over seeds (Student); the frontier is that of the means.",
+        ),
+    )
+
+
+def plot_pareto(found: Sequence[Point]) -> Figure:
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    panel = figure.subplots()
+    for label in dict.fromkeys(point.label for point in found):
+        line = sorted((p.flops, p.perplexity.mean, p.window) for p in found if p.label == label)
+        flops, perplexities, windows = zip(*line, strict=True)
+        style = plots.STYLES["recurrent" if label.startswith("recurrent") else "plain"]
+        panel.plot(flops, perplexities, label=label, linewidth=0.8, markersize=5, **style)
+        for x, y, window in zip(flops, perplexities, windows, strict=True):
+            panel.annotate(str(window), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=6)
+    edge = sorted((p.flops, p.perplexity.mean) for p in found if p.on_frontier)
+    panel.step(*zip(*edge, strict=True), where="post", color="0.0", linewidth=0.6, linestyle=":", label="frontier")
+    panel.set_xlabel("FLOPs per token (numbers: window)")
+    panel.set_ylabel("test perplexity, word level")
+    panel.legend(frameon=False, fontsize=7)
+    return figure
+
+
+STUDIES = [
+    Study(
+        "window-size",
+        "Adding Recurrence, Figure 4: perplexity by window size",
+        CORPORA,
+        SCALES,
+        runs_of_sizes,
+        report_sizes,
+    ),
+    Study(
+        "pareto",
+        "Adding Recurrence, Figure 5: perplexity against FLOPs, and which points are on the frontier",
+        CORPORA,
+        SCALES,
+        runs_of_pareto,
+        report_pareto,
+    ),
+]
