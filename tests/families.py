@@ -78,6 +78,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "pooled": {"hidden": [12]},
     "paper": {"carrier": "pooled", "residual": False, "hidden": [12]},
     "spans": {"vectors": 3, "rank": 4},
+    "history": {"carrier": "spans", "vectors": 5, "rank": 4, "history": 2},
     "constant": {"hidden": [12]},
 }
 VARIANTS: dict[str, dict[str, Any]] = {name: {"carrier": name} for name in CARRIERS}

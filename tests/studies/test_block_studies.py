@@ -23,7 +23,7 @@ def test_smoke_of_gates(tmp_path: Path) -> None:
         assert f"| {name} | " in said
     saved = json.loads((tmp_path / "gates" / "results.json").read_text())["outcomes"]
     assert saved[gates.TIMES]["relative"]["Slide:13L"] == 1
-    ours = saved["blocks-books-rec-fixed-skip-seed0"]
+    ours = saved["blocks2-books-rec-fixed-skip-seed0"]
     trials = {o["learning_rate"]: o["validation_loss"] for n, o in saved.items() if "rate-rec" in n}
     assert ours["learning_rate"] == min(trials, key=trials.__getitem__) and ours["test_bits"] > 0
 
@@ -48,10 +48,10 @@ def test_all_ablations_are_models() -> None:
     assert deeper.num_hidden_layers == 7 and deeper.recurrent_layers == [5]
 
 
-def bits(names: dict[str, float], corpus: str = "books") -> dict[str, Any]:
+def bits(names: dict[str, float], study: str) -> dict[str, Any]:
     """Two seeds, which differ by 0.1 in all."""
     return {
-        run_name(corpus, Row("Slide:12L", name), seed): {
+        run_name(STUDIES[study].sizes["smoke"], "books", Row("Slide:12L", name), seed): {
             "test_bits": number + 0.1 * seed,
             "test_word_perplexity": 2**number,
             "parameters": 1234,
@@ -62,14 +62,14 @@ def bits(names: dict[str, float], corpus: str = "books") -> dict[str, Any]:
 
 
 def test_what_bits_come_to() -> None:
-    outcomes = bits({"Rec:fixed:skip": 3.0, "Slide:13L": 3.5, "Feedback:fixed:skip": 3.25})
+    outcomes = bits({"Rec:fixed:skip": 3.0, "Slide:13L": 3.5, "Feedback:fixed:skip": 3.25}, "gates")
     found = gates.report(STUDIES["gates"].setting("smoke", seeds=2), outcomes | {gates.TIMES: {"relative": {}}})
     assert "| Rec:fixed:skip |  | 0.99 | 3.050 ± 0.635 | 3.53 |" in found.markdown()
     assert [(c.claim, c.paper_saw, c.we_saw, c.verdict) for c in found.claims] == [
         ("Recurrence is better than one more layer (books)", "3.57 -> 3.53", "0.5000 ± 0.0000 bits per token", HOLDS),
         ("Feedback is better still (books)", "3.53 -> 3.49", "-0.2500 ± 0.0000 bits per token", FAILS),
     ]
-    large = bits({"Slide:13L:large": 3.5, "Rec:fixed:skip:large": 3.25})
+    large = bits({"Slide:13L:large": 3.5, "Rec:fixed:skip:large": 3.25}, "scale")
     report = block_sizes.report_scale(STUDIES["scale"].setting("smoke", seeds=2), large)
     assert "| Slide:13L:large | 1,234 | 3.550 ± 0.635 | 11.3 ± 0.0 | 3.39 | 34.8 |" in report.markdown()
     assert [claim.verdict for claim in report.claims] == [HOLDS]
@@ -81,7 +81,7 @@ def test_what_ablations_come_to() -> None:
     names |= {"Slide:13L, window 2": 5.0, "Rec:fixed:skip, window 2": 4.25, "Rec:fixed:skip, 1 states": 4.5}
     names |= {"Rec:fixed:skip, two far apart": 3.75, "Rec:fixed:skip, one more layer": 3.5}
     names |= {"Rec:fixed:skip, two side by side": 3.5}
-    found = block_sizes.report_ablations(setting, bits(names))
+    found = block_sizes.report_ablations(setting, bits(names, "ablations"))
     assert [claim.verdict for claim in found.claims] == [HOLDS, HOLDS, HOLDS, HOLDS, FAILS]
     assert found.claims[0].we_saw == "0.7500 ± 0.0000 bits per token"
     assert "| 1 | 4.550 ± 0.635 | 0.5000 ± 0.0000 |" in found.markdown()

@@ -163,6 +163,15 @@ def test_every_study_has_all_scales() -> None:
             assert {run.name for run in fewer} <= set(names), "seeds only add runs"
 
 
+def test_runs_of_one_name_are_the_same_in_all_studies() -> None:
+    for scale in ("smoke", "laptop", "paper"):
+        settings: dict[str, str] = {}
+        for study in STUDIES.values():
+            for run in study.runs(study.setting(scale, seeds=1)):
+                described = json.dumps(dict(run.settings), sort_keys=True, default=str)
+                assert settings.setdefault(run.name, described) == described, f"{run.name} of {study.name}, {scale}"
+
+
 # --- intervals
 
 

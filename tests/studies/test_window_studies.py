@@ -52,6 +52,20 @@ def test_window_sizes_have_runs_of_the_overlaps(place: Path, monkeypatch: pytest
     assert "| 16 | " in said and "| 24 | " in said and len(trained) == 2
 
 
+def test_carriers(place: Path) -> None:
+    said = run(f"study carriers --scale smoke --seeds 1 --out {place}")
+    sizes = STUDIES["carriers"].sizes["smoke"]
+    for name in (*sizes.carriers, "plain windows", "longest context", "constant for history"):
+        assert f"| {name} | " in said
+    saved = json.loads((place / "carriers" / "results.json").read_text())["outcomes"]
+    longest = saved["books-full-window64-seed0"]["read"]["test"]
+    losses = [longest["overlap 32"]["loss"], saved["books-plain-window24-seed0"]["read"]["test"]["true"]["loss"]]
+    ours = saved["books-history-window24-seed0"]["read"]["test"]
+    share = 100 * (losses[1] - ours["true"]["loss"]) / (losses[1] - losses[0])
+    row = next(line for line in said.splitlines() if line.startswith("| history | 7 |"))
+    assert f"| {share:.1f} |" in row and f"| {ours['swapped']['loss'] - ours['true']['loss']:.4f} |" in row
+
+
 def test_the_frontier_has_what_nothing_beats() -> None:
     scores = {"a": (1.0, 9.0), "b": (2.0, 8.0), "c": (2.0, 8.5), "d": (3.0, 8.0), "e": (4.0, 7.0)}
     found = [

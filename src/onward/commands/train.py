@@ -34,6 +34,7 @@ WINDOW_OPTIONS = {
     "carrier": "--carrier",
     "overlap": "--overlap",
     "vectors": "--vectors",
+    "history": "--history",
     "insert_at": "--insert-at",
     "trained": "--train",
     "windows_per_segment": "--windows-per-segment",
@@ -88,6 +89,7 @@ def train(
     ] = None,
     overlap: Annotated[int | None, of_windows(help="Tokens a window repeats from the one before (0).")] = None,
     vectors: Annotated[int | None, of_windows(help="How many vectors are inserted.")] = None,
+    history: Annotated[int | None, of_windows(help="Windows that `spans` remembers (1).")] = None,
     insert_at: Annotated[str | None, of_windows(help="A layer from 1, several as 2,5,9, or all.")] = None,
     trained: Annotated[Trained | None, of_windows("--train", help="Which weights are trained (all).")] = None,
     windows_per_segment: Annotated[

@@ -14,7 +14,7 @@ def train_windows(given: dict[str, Any]) -> None:
     from .. import WindowRecurrenceConfig, add_recurrence
     from ..pretrained import load_backbone
 
-    names = ("carrier", "window", "overlap", "vectors", "residual")
+    names = ("carrier", "window", "overlap", "vectors", "history", "residual")
     fields = {name: given[name] for name in names if name in given}
     config = WindowRecurrenceConfig(**fields, insert_at=layers(given.get("insert_at")))
     refuse_encoder(given["model"])

@@ -76,8 +76,14 @@ def block_runs(setting: Setting, corpus: str, rows: Sequence[Row], as_bytes: boo
     return [*before, *(run for runs in trials.values() for run in runs), *mains]
 
 
-def run_name(corpus: str, row: Row, seed: int, as_bytes: bool = False) -> str:
-    return f"blocks-{corpus}{'-bytes' if as_bytes else ''}-{row.slug}-seed{seed}"
+def run_name(sizes: BlockSizes, corpus: str, row: Row, seed: int, as_bytes: bool = False) -> str:
+    return f"{_family(sizes, corpus, as_bytes)}-{row.slug}-seed{seed}"
+
+
+def _family(sizes: BlockSizes, corpus: str, as_bytes: bool) -> str:
+    """Studies that share a folder may have models of other depth."""
+    depth = Row(RECURRENT).config(sizes).num_hidden_layers
+    return f"blocks{depth}-{corpus}{'-bytes' if as_bytes else ''}"
 
 
 def _vocabulary(setting: Setting, corpus: str) -> Run:
@@ -110,7 +116,7 @@ class _Place:
 
     def trial(self, row: Row, rate: float) -> Run:
         sizes: BlockSizes = self.setting.sizes
-        name = f"blocks-{self.corpus}{'-bytes' if self.as_bytes else ''}-rate-{row.slug}-{rate:g}"
+        name = f"{_family(sizes, self.corpus, self.as_bytes)}-rate-{row.slug}-{rate:g}"
         settings = self._settings(row, 0, sizes.probe_tokens) | {"rate": rate}
         do = partial(self._train, row, 0, rate, sizes.probe_tokens)
         return Run(name, settings, do, self.needs, sizes.probe_tokens)
@@ -125,7 +131,7 @@ class _Place:
             return self._train(row, seed, rate, sizes.tokens, work, measured=True)
 
         settings = self._settings(row, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"}
-        name = run_name(self.corpus, row, seed, self.as_bytes)
+        name = run_name(sizes, self.corpus, row, seed, self.as_bytes)
         return Run(name, settings, do, (*self.needs, *tried), sizes.tokens)
 
     def _settings(self, row: Row, seed: int, tokens: int) -> dict[str, Any]:
@@ -175,9 +181,10 @@ class BlockReadings:
     """Looks up what runs have measured: a number for each seed that has ended."""
 
     def __init__(self, setting: Setting, outcomes: Mapping[str, Outcome], corpus: str, as_bytes: bool = False):
-        self.seeds, self.outcomes, self.corpus, self.as_bytes = setting.seeds, outcomes, corpus, as_bytes
+        self.setting, self.outcomes, self.corpus, self.as_bytes = setting, outcomes, corpus, as_bytes
 
     def of(self, row: Row, value: str = "test_bits") -> dict[int, float]:
-        names = {seed: run_name(self.corpus, row, seed, self.as_bytes) for seed in range(self.seeds)}
+        place = (self.setting.sizes, self.corpus, row)
+        names = {seed: run_name(*place, seed, self.as_bytes) for seed in range(self.setting.seeds)}
         ended = {seed: self.outcomes[name] for seed, name in names.items() if name in self.outcomes}
         return {seed: outcome[value] for seed, outcome in ended.items() if outcome.get(value) is not None}

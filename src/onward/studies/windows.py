@@ -11,7 +11,7 @@ from transformers import set_seed
 
 from .. import WindowRecurrenceConfig, add_recurrence
 from ..corpora import Document
-from ..evaluation import Measures, NothingToSwap, formula_flops_per_token, full_context, measure_memories, plain
+from ..evaluation import Measures, NothingToSwap, cost, formula_flops_per_token, full_context, measure_memories, plain
 from ..streams import TokenizedDocument, tokenize
 from ..training import TrainingRecipe
 from .backbone import BACKBONE, DECODERS, Decoder, backbone_runs, load
@@ -242,7 +242,9 @@ def _train(
         return outcome
     read = {split: _read(model.eval(), variant, documents) for split, documents in held.items()}
     flops = {o: formula_flops_per_token(model, variant.window, o) for o in (variant.overlap, *variant.others)}
-    return outcome | {"read": read, "flops": flops}
+    spent = cost(model)
+    added = {"counted_flops": spent.counted, "parameters_added": spent.parameters_added}
+    return outcome | {"read": read, "flops": flops, **added}
 
 
 def training_texts(sizes: WindowSizes, corpus: str, work: Work) -> list[Document]:

@@ -279,28 +279,30 @@ class Spans(Carrier):
 
     Inserted as inputs of the same attention, a span's key and value are the means of its tokens' keys and
     values, before any training. The first vector is no span but the document's first token (see
-    `first_of_document`). The corrections start at zero.
+    `first_of_document`). The corrections start at zero. With `history`, the spans of as many windows are there, those
+    of the last window nearest: when a window is added, the oldest goes.
     """
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
-        self.spans = self.count - 1
+        self.spans = (self.count - 1) // config.history  # of each window
         self.down = nn.Parameter(torch.randn(len(self.layers), self.width, config.rank) / math.sqrt(self.width))
         self.up = nn.Parameter(torch.zeros(len(self.layers), config.rank, self.width))
 
     @classmethod
     def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
-        return Defaults(space="attention", insert_at="all", vectors=16, at_least=2)
+        windows = config.history
+        return Defaults(space="attention", insert_at="all", vectors=1 + 15 * windows, at_least=1 + windows)
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         # Which of the vectors each position belongs to: the first token to 0, the others to spans 1, 2, ...
         place = (index * self.spans).div(self.window, rounding_mode="floor") + 1
         place = place.masked_fill(index == 0, 0)  # [B, t]
-        vector = torch.arange(self.count, device=index.device)
+        vector = torch.arange(1 + self.spans, device=index.device)
         member = (place[:, None, :] == vector[:, None]) & keep[:, None, :]
         member = member.to(_summable(hidden[0]).dtype)
-        sums = torch.stack([member @ _summable(hidden[layer - 1]) for layer in self.layers], dim=1)  # [B, I, V, k]
-        return sums, member.sum(-1)  # [B, V]
+        sums = torch.stack([member @ _summable(hidden[layer - 1]) for layer in self.layers], dim=1)
+        return sums, member.sum(-1)  # [B, I, 1 + spans, k], [B, 1 + spans]
 
     def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
         return earlier[0] + later[0], earlier[1] + later[1]
@@ -309,7 +311,9 @@ class Spans(Carrier):
         sums, counts = summary
         means, seen = (sums / counts.clamp(min=1)[:, None, :, None]).to(previous[0].dtype), counts > 0
         first = first_of_document(means[:, :, 0], previous[0][:, :, 0], has_previous)
-        return torch.cat([first[:, :, None], means[:, :, 1:]], dim=2), seen
+        older, older_seen = previous[0][:, :, 1 + self.spans :], previous[1][:, 1 + self.spans :]
+        means = torch.cat([first[:, :, None], older, means[:, :, 1:]], dim=2)
+        return means, torch.cat([seen[:, :1], older_seen & has_previous[:, None], seen[:, 1:]], dim=1)
 
     def empty(self, batch_size: int, like: Tensor) -> Tensors:
         means = like.new_zeros(batch_size, len(self.layers), self.count, self.width)

@@ -33,8 +33,8 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         overlap: how many of them the next window reads again.
         insert_at: the layer, counted from 1, whose attention gets the extra keys and values; a list of layers,
             or "all". By default the carrier's own: "all", and 2 for "pooled" without `residual`.
-        vectors: how many vectors are inserted; by default 16 for "spans", 2 for "pooled" (the document's first
-            token and one that is made of z), 1 without `residual`.
+        vectors: how many vectors are inserted; by default 1 + 15 * history for "spans", 2 for "pooled" (the
+            document's first token and one that is made of z), 1 without `residual`.
         pooling: "mean", "max" or "attention" (one learned key), for "pooled".
         pooled_layers: "weighted" (a learned mixture of all layers) or "last", for "pooled".
         pooled_positions: "all" positions of a window, or those "before_next_window" starts (they differ when
@@ -44,6 +44,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         hidden: widths of the hidden layers between z and h_prev, for "pooled"; "width" is the backbone's.
         activation: between those layers, by its name in transformers.
         rank: of the correction maps of "spans".
+        history: how many windows "spans" remembers; each has (vectors - 1) / history spans.
         truncate_after: back-propagation goes through this many windows; None for all of a call.
         stands_for: the carrier that "constant" is the control of.
         backbone, backbone_name, head, causal: filled in by `add_recurrence`.
@@ -65,6 +66,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     hidden: list | tuple = (200, 200, 200)
     activation: str = "gelu"
     rank: int = 32
+    history: int = 1
     stands_for: str = "pooled"
     truncate_after: int | None = None
     backbone: Any = None
@@ -108,7 +110,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             value = getattr(self, name)
             if not isinstance(value, str) or value not in allowed:
                 raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(sorted(allowed))}")
-        for name in ("window", "overlap", "rank"):
+        for name in ("window", "overlap", "rank", "history"):
             if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int):
                 raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
         if not isinstance(self.residual, bool):
@@ -119,8 +121,9 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if self.rank < 1:
-            raise ValueError(f"rank must be at least 1, got {self.rank}")
+        for name in ("rank", "history"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for width in self.hidden:
             if width != "width" and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
                 raise ValueError(
@@ -132,12 +135,25 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
                 f"{self.carrier} inserts the document's first token and at least one vector more: vectors must be "
                 f"at least {least}, got {self.vector_count}"
             )
-        if self._acts_as == "spans" and self.vector_count > self.window:
-            raise ValueError(
-                f"{self.vector_count} spans do not fit into a window of {self.window} tokens: use fewer vectors"
-            )
+        self._check_history()
         if self.backbone is not None:
             _ = self.insertion_layers
+
+    def _check_history(self) -> None:
+        if self.history > 1 and self._acts_as == "pooled":
+            raise ValueError(f"history={self.history} is for carrier='spans': 'pooled' remembers one window")
+        if self._acts_as != "spans":
+            return
+        spans, left = divmod(self.vector_count - 1, self.history)
+        if left:
+            raise ValueError(
+                f"vectors={self.vector_count} are the document's first token and {self.vector_count - 1} spans, which "
+                f"history={self.history} windows cannot share: choose vectors={1 + self.history * max(1, spans)}"
+            )
+        if 1 + spans > self.window:
+            raise ValueError(
+                f"{1 + spans} spans do not fit into a window of {self.window} tokens: use fewer vectors"
+            )
 
     @property
     def _acts_as(self) -> str:

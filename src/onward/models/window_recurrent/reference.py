@@ -215,15 +215,16 @@ class Residual:
 
 
 class Spans:
-    """Vector 0 is the document's first token, as the attention took it in. The window is cut into V - 1 spans
-    of equal length; the mean x of each, without the window's first token, is inserted as x + x A B. The
-    memory is the means [I, V, k], and which of them hold a token [V]."""
+    """Vector 0 is the document's first token, as the attention took it in. A window is cut into (V - 1) / H spans
+    of equal length; the mean x of each, without the window's first token, is inserted as x + x A B. Those of the
+    last H windows are there, the oldest first. The memory is the means [I, V, k], and which of them hold a
+    token [V]."""
 
     space = "attention"
 
     @staticmethod
     def carry(carrier: Any, config: Config, outputs: Layers, taken_in: Layers, previous: Any) -> Memory:
-        spans = config.vector_count - 1
+        spans = (config.vector_count - 1) // config.history
         members: list[list[int]] = [[0]] + [[] for _ in range(spans)]
         for i in range(1, len(taken_in[0])):
             members[1 + i * spans // config.window].append(i)
@@ -231,10 +232,14 @@ class Spans:
         for number, layer in enumerate(config.insertion_layers):
             a = taken_in[layer - 1]  # [t, k]
             vectors = [a[places].mean(0) if places else torch.zeros_like(a[0]) for places in members]
+            older = [torch.zeros_like(a[0])] * (spans * (config.history - 1))
             if previous is not None:
                 vectors[0] = previous[0][number, 0]
-            means.append(torch.stack(vectors))
-        return torch.stack(means), torch.tensor([len(places) > 0 for places in members])
+                older = list(previous[0][number, 1 + spans :])
+            means.append(torch.stack([vectors[0], *older, *vectors[1:]]))
+        first, *seen = [len(places) > 0 for places in members]
+        older_seen = [False] * (spans * (config.history - 1)) if previous is None else previous[1][1 + spans :].tolist()
+        return torch.stack(means), torch.tensor([first, *older_seen, *seen])
 
     @staticmethod
     def vectors(carrier: Any, config: Config, memory: Memory, number: int) -> Tensor:

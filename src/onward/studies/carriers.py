@@ -1,0 +1,231 @@
+"""`carriers`: ours. Every carrier beside its controls: the same backbone, text, tokens and windows.
+
+The longest context is a plain model of its own, trained on the same tokens in windows as long as the backbone allows,
+and read with half of them before every token. What a carrier recovers is the share that it wins back of what that model
+gains over plain windows; by content is what it loses when it reads the memory of another document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from .backbone import CORPORA
+from .intervals import Interval, cell, over, verdict
+from .overlap import baseline
+from .reporting import Claim, Report, Table
+from .study import Outcome, Run, Setting, Study
+from .windows import SCALES as WINDOW_SCALES
+from .windows import Readings, Variant, WindowSizes, constant, recurrent, window_runs
+
+CORPUS = "books"
+PAPERS = "pooled, the paper's"
+
+
+@dataclass(frozen=True)
+class Sizes(WindowSizes):
+    """`carriers` are fields of their configurations, by name; `controls`, those that have a constant beside them."""
+
+    carriers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    controls: tuple[str, ...] = ()
+    longest: int = 512
+
+
+def _carriers(spans: int, windows: int, window: int) -> dict[str, dict[str, Any]]:
+    return {
+        PAPERS: {"residual": False},
+        "pooled": {},
+        "spans": {"carrier": "spans", "vectors": 1 + spans},
+        "every token": {"carrier": "spans", "vectors": window},
+        "history": {"carrier": "spans", "vectors": 1 + spans * windows, "history": windows},
+    }
+
+
+def _with(scale: str, carriers: Mapping[str, Mapping[str, Any]], longest: int) -> Sizes:
+    controls = ("pooled", "history")
+    return Sizes(**vars(WINDOW_SCALES[scale]), carriers=carriers, controls=controls, longest=longest)
+
+
+SCALES = {
+    "smoke": _with("smoke", _carriers(3, 2, 24), 64),
+    "laptop": _with("laptop", _carriers(15, 4, 64), 512),
+    "paper": _with("paper", _carriers(15, 3, 300), 1024),
+}
+
+
+def variants(sizes: Sizes) -> dict[str, Variant]:
+    """By what tables call them. Those that the overlap tables have, too, are the same runs."""
+    found = {
+        "plain windows": baseline(sizes),
+        "longest context": Variant("full", {"carrier": "none"}, sizes.longest, 0, (sizes.longest // 2,)),
+    }
+    for name, fields in sizes.carriers.items():
+        label = name.replace(", the ", "-").replace("'s", "").replace(" ", "-")
+        known = fields == sizes.recurrent
+        if name in sizes.controls:
+            other = Variant(f"constant-{label}", {**fields, "constant_of": name}, sizes.window)
+            found[constant_of(name)] = constant(sizes, sizes.window) if known else other
+        found[name] = recurrent(sizes, sizes.window) if known else Variant(label, fields, sizes.window)
+    return found
+
+
+def constant_of(name: str) -> str:
+    return f"constant for {name}"
+
+
+def runs(setting: Setting) -> list[Run]:
+    return window_runs(setting, CORPUS, list(variants(setting.sizes).values()))
+
+
+# --- what they come to -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """Test losses in nats per token, by seed."""
+
+    loss: Mapping[str, Mapping[int, float]]
+    swapped: Mapping[str, Mapping[int, float]]
+
+    def recovered(self, name: str) -> dict[int, float]:
+        plain, full = self.loss["plain windows"], self.loss["longest context"]
+        ours = self.loss[name]
+        return {s: (plain[s] - ours[s]) / (plain[s] - full[s]) for s in sorted(set(ours) & set(plain) & set(full))}
+
+    def content(self, name: str) -> dict[int, float]:
+        ours, swapped = self.loss[name], self.swapped[name]
+        return {seed: swapped[seed] - ours[seed] for seed in sorted(set(ours) & set(swapped))}
+
+
+def read_all(sizes: Sizes, readings: Readings) -> Found:
+    loss = {
+        name: readings.of(variant, f"overlap {sizes.longest // 2}" if name == "longest context" else "true")
+        for name, variant in variants(sizes).items()
+    }
+    return Found(loss, {name: readings.of(variant, "swapped") for name, variant in variants(sizes).items()})
+
+
+def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    sizes: Sizes = setting.sizes
+    readings = Readings(setting, outcomes, CORPUS)
+    found = read_all(sizes, readings)
+    rows = []
+    for name, variant in variants(sizes).items():
+        if not found.loss[name]:
+            continue
+        first = next(iter(readings.ended(variant).values()))
+        percent = {seed: 100 * share for seed, share in found.recovered(name).items()}
+        shown = "" if name in ("plain windows", "longest context") else cell(percent, 1)
+        vectors = variant.config.vector_count if variant.config.carrier != "none" else 0
+        perplexity = readings.of(variant, _read_as(sizes, name), value="word_perplexity")
+        rows.append(
+            [
+                name,
+                str(vectors or ""),
+                f"{first['parameters_added']:,}" if vectors else "",
+                f"{first['counted_flops']:.3g}",
+                cell(perplexity, 1),
+                cell(over(found.loss["plain windows"], found.loss[name]), 4) if name != "plain windows" else "",
+                shown,
+                cell(found.content(name), 4),
+            ]
+        )
+    claims = _claims(sizes, found)
+    return Report(
+        "Carriers",
+        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        [Table("Every carrier", COLUMNS, rows)],
+        {"loss_by_position": plot(sizes, readings, "by_position")}
+        | {"loss_by_window": plot(sizes, readings, "by_window")}
+        if rows
+        else {},
+        claims,
+        (
+            "± is half a 95 % interval over seeds (Student), of paired differences where two models are compared.",
+            f"Windows of {sizes.window} tokens; the longest context is a plain model trained and read with "
+            f"{sizes.longest}, at least half of it before every token.",
+            "FLOPs are all matrix products of a window with a memory, carrier and language model head included.",
+            "By content: how much worse the model reads with the memory of another document.",
+        ),
+    )
+
+
+def _read_as(sizes: Sizes, name: str) -> str:
+    return f"overlap {sizes.longest // 2}" if name == "longest context" else "true"
+
+
+COLUMNS = (
+    "carrier",
+    "vectors",
+    "parameters added",
+    "FLOPs/token",
+    "test perplexity, word level",
+    "gain over plain, nats",
+    "context recovered, %",
+    "by content, nats",
+)
+
+
+def _claims(sizes: Sizes, found: Found) -> list[Claim]:
+    """The best is the one with the best mean on these same test documents, which flatters it by a little."""
+    shares = {name: Interval.of(list(s.values())) for name in sizes.carriers if (s := found.recovered(name))}
+    if not shares:
+        return []
+    best = max(shares, key=lambda name: shares[name].mean)
+    half = Interval.of([share - 0.5 for share in shares[best].values])
+    seen = f"{best} recovers {100 * shares[best].mean:.1f} %"
+    claims = [Claim("A carrier wins back half of what the longest context gains", "ours", seen, verdict(half))]
+    ours, theirs = found.content(best), found.content(PAPERS)
+    twice = over(ours, {seed: 2 * content for seed, content in theirs.items()})
+    if twice is not None and best != PAPERS:
+        means = [sum(contents.values()) / len(contents) for contents in (ours, theirs)]
+        seen = f"{means[0]:.4f} nats by content, the paper's {means[1]:.4f}"
+        claims.append(Claim("It carries twice the content of the paper's module", "ours", seen, verdict(twice)))
+    for name in sizes.controls:
+        gain = over(found.loss[constant_of(name)], found.loss[name])
+        if gain is not None:
+            claim = f"{name.capitalize()} is better than a constant in its place"
+            claims.append(Claim(claim, "ours", f"{gain.text(4)} nats per token better", verdict(gain)))
+    return claims
+
+
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": "0.55", "linestyle": "-", "marker": "o"},
+    {"color": "0.45", "linestyle": "-.", "marker": "D"},
+    {"color": "0.3", "linestyle": "--", "marker": "s"},
+    {"color": "0.0", "linestyle": ":", "marker": "x"},
+    {"color": "0.0", "linestyle": "--", "marker": "v"},
+    {"color": "0.0", "linestyle": "-", "marker": "^"},
+)
+POINTS = 16
+
+
+def plot(sizes: Sizes, readings: Readings, value: str) -> Figure:
+    """Test loss along a window, or from window to window of a document: neighbours together, where there are many."""
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    panel = figure.subplots()
+    chosen = {name: v for name, v in variants(sizes).items() if name in ("plain windows", *sizes.carriers)}
+    for (name, variant), look in zip(chosen.items(), LOOKS, strict=False):
+        curve = [point for point in readings.curve(variant, value=value) if point is not None]
+        size = max(1, -(-len(curve) // POINTS))
+        parts = [curve[start : start + size] for start in range(0, len(curve), size)]
+        places = [size * i + (len(part) - 1) / 2 for i, part in enumerate(parts)]
+        means = [sum(part) / len(part) for part in parts]
+        panel.plot(places, means, label=name, linewidth=1, markersize=4, **look)
+    panel.set_xlabel("position in the window (tokens)" if value == "by_position" else "window of the document")
+    panel.set_ylabel("test loss (nats per token)")
+    panel.legend(frameon=False)
+    return figure
+
+
+STUDY = Study(
+    "carriers",
+    "ours: every carrier on the same backbone and tokens: what it recovers of a longer context, and by content",
+    CORPORA,
+    SCALES,
+    runs,
+    report,
+)
