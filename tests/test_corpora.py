@@ -354,6 +354,12 @@ def test_a_folder_of_code(tmp_path):
         (tmp_path / name).write_text(text)
     assert [d.text for d in load_documents(tmp_path, pattern="**/*.py")] == ["x = 1", "y = 2", "z"]
     assert load_corpus(str(tmp_path), pattern="**/*.py").train
+    both = load_corpus(f"{tmp_path}/**/*.py"), load_corpus(str(tmp_path), pattern="**/*.py")
+    assert list(both[0].train) == list(both[1].train) and list(both[0].test) == list(both[1].test)
+    with pytest.raises(CorpusError, match="holds no [*].rs files"):
+        load_corpus(f"{tmp_path}/*.rs")
+    with pytest.raises(CorpusError, match="there is no file or folder"):
+        load_corpus(f"{tmp_path}/nowhere/*.py")
     (tmp_path / "a.py").write_text("")
     with pytest.raises(CorpusError, match="is empty"):
         load_documents(tmp_path, pattern="*.py")

@@ -3,7 +3,7 @@
     load_corpus("shakespeare")                        carried by this package
     load_corpus("my_books/")                          a folder of .txt, or of .jsonl / .jsonl.gz
     load_corpus("notes.jsonl", field="body")          one document per line
-    load_corpus("papers/", pattern="*.tex")           text files of another ending
+    load_corpus("papers/*.tex")                       text files of another ending; or pattern="*.tex"
     load_corpus("hub:owner/name:config")              a data set of the Hugging Face Hub
     load_corpus("installed-code:torch,transformers")  source code, one document per package
     load_corpus("pg19"), load_corpus("wikitext-103")  the papers' data sets; source= reads local copies
@@ -124,6 +124,10 @@ def load_corpus(name_or_path: str, **options: Any) -> Corpus:
     path = Path(name_or_path).expanduser()
     if path.exists():
         return _call(_local_corpus, name_or_path, (path,), options)
+    if "*" in name_or_path and "pattern" not in options:
+        folder = next(parent for parent in path.parents if "*" not in str(parent))
+        pattern = str(path.relative_to(folder))
+        return _call(_local_corpus, name_or_path, (folder,), options | {"pattern": pattern})
     if path.suffix or len(path.parts) > 1 or name_or_path.startswith((".", "~")):
         raise CorpusError(f"there is no file or folder {name_or_path!r}: check the path")
     close = difflib.get_close_matches(name, CORPORA, cutoff=0.5)
