@@ -31,6 +31,10 @@ def study(
     only_report: Annotated[
         bool, typer.Option("--report", help="Run nothing: show what the runs that have ended come to.")
     ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Run nothing: how large models are, and what --gpus would take.")
+    ] = False,
+    gpus: Annotated[str, typer.Option(help="For --plan: how many and which, as 8xA100.")] = "8xA100",
     out: Out = Path("runs/studies"),
 ) -> None:
     """Reproduce a table or a figure of the papers: runs, a table, a picture and an honest sentence.
@@ -44,6 +48,11 @@ def study(
         return
     chosen = chosen_study(name)
     setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()))
+    if plan:
+        from ..studies.planning import table
+
+        say(table(chosen.runs(setting), gpus).markdown())
+        return
     found = report(chosen, setting, out) if only_report else conduct(chosen, setting, out)
     say(f"{found.markdown()}\nreport.html, table.md, results.json and the figures are in {out / chosen.name}")
 

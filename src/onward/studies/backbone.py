@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 from matplotlib.figure import Figure
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import (
+    AutoConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
 
 from .. import add_recurrence
 from ..corpora import Document
@@ -95,18 +104,8 @@ def _texts(decoder: Decoder, work: Work) -> list[Document]:
 def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
     tokenizer = tokenizer_of(work, vocabulary)
     set_seed(0)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=decoder.context,
-        n_embd=decoder.width,
-        n_layer=decoder.layers,
-        n_head=decoder.heads,
-        bos_token_id=tokenizer.eos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
+    end = tokenizer.eos_token_id
+    config = decoder_config(decoder, vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end)
     # Plain windows as long as its context, each a segment of its own: how decoders are pretrained everywhere.
     model = add_recurrence(GPT2LMHeadModel(config), carrier="none", window=decoder.context)
     recipe = TrainingRecipe(
@@ -132,6 +131,16 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
         model.backbone.save_pretrained(place)
         tokenizer.save_pretrained(place)
     return outcome
+
+
+def decoder_config(decoder: Decoder, **more: Any) -> PreTrainedConfig:
+    if decoder.name == "gpt2":
+        return GPT2Config()  # which is that one's
+    if decoder.name is not None:
+        return AutoConfig.from_pretrained(decoder.name)
+    shape = {"n_embd": decoder.width, "n_layer": decoder.layers, "n_head": decoder.heads}
+    without = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return GPT2Config(**{"vocab_size": decoder.vocabulary, "n_positions": decoder.context, **shape, **without, **more})
 
 
 def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -16,6 +16,7 @@ from ..evaluation import block_cost, measure
 from ..streams import tokenize
 from ..training import TrainingRecipe
 from ..vocabularies import byte_tokenizer
+from .planning import plan_of
 from .study import Outcome, Run, Setting, Work
 from .training_runs import cut, some_of, tokenizer_of, train_once, vocabulary_run
 
@@ -132,7 +133,11 @@ class _Place:
 
         settings = self._settings(row, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"}
         name = run_name(sizes, self.corpus, row, seed, self.as_bytes)
-        return Run(name, settings, do, (*self.needs, *tried), sizes.tokens)
+        config = row.config(sizes, vocab_size=257 if self.as_bytes else sizes.vocabulary)
+        rows = max(1, sizes.tokens_per_step // config.segment_length)
+        build = partial(BlockRecurrentForCausalLM, config)
+        plan = partial(plan_of, build, config.segment_length, rows, sizes.tokens, logits_to_keep=config.segment_length)
+        return Run(name, settings, do, (*self.needs, *tried), sizes.tokens, plan=plan)
 
     def _settings(self, row: Row, seed: int, tokens: int) -> dict[str, Any]:
         left_out = ("tokens", "rates", "probe_tokens", "evaluate_every")

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForMaskedLM, set_seed
+from transformers import AutoModelForMaskedLM, BertConfig, set_seed
 
 from ..corpora import Document
 from ..finetuning import FinetuningRecipe, RunResult, sweep
@@ -21,6 +21,7 @@ from ..models.recurrent_bert import preset
 from ..streams import tokenize
 from ..training import TrainingRecipe
 from .made_up import made_up_glue
+from .planning import Plan, plan_of
 from .study import Outcome, Run, Setting, Work
 from .training_runs import some_of, tokenizer_of, train_once, vocabulary_run
 
@@ -154,7 +155,19 @@ def _main(
         rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
         return _pretrain(setting, vocabulary.name, name, seed, rate, sizes.tokens, work)
 
-    return Run(f"mlm-{slug(name)}-seed{seed}", settings, do, (vocabulary.name, *tried), sizes.tokens)
+    needs = (vocabulary.name, *tried)
+    return Run(f"mlm-{slug(name)}-seed{seed}", settings, do, needs, sizes.tokens, plan=partial(_plan, sizes, name))
+
+
+def _plan(sizes: Sizes, name: str) -> Plan:
+    config = _config(sizes, name, sizes.vocabulary)
+    build = partial(AutoModelForMaskedLM.from_config, config)
+    return plan_of(build, config.max_position_embeddings, sizes.rows, sizes.tokens)
+
+
+def _config(sizes: Sizes, name: str, vocabulary: int) -> BertConfig:
+    kind, fields = MODELS[name]
+    return preset(f"{kind}:{sizes.size}", vocab_size=vocabulary, **sizes.changes, **fields)
 
 
 def _pretraining_settings(setting: Setting, name: str, seed: int, tokens: int) -> dict[str, Any]:
@@ -168,8 +181,7 @@ def _pretrain(
 ) -> Outcome:
     sizes: Sizes = setting.sizes
     tokenizer = tokenizer_of(work, vocabulary)
-    kind, fields = MODELS[name]
-    config = preset(f"{kind}:{sizes.size}", vocab_size=len(tokenizer), **sizes.changes, **fields)
+    config = _config(sizes, name, len(tokenizer))
     tokenizer.model_max_length = config.max_position_embeddings
     set_seed(seed)
     model = AutoModelForMaskedLM.from_config(config)

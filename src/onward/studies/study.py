@@ -27,6 +27,7 @@ from ..pretrained import quiet
 from ..training.checkpoints import all_checkpoints, alone_in, write_json
 from ..training.many_runs import RunsProgress
 from ..training.record import refuse_other
+from .planning import Plan
 from .reporting import Report, write
 
 SCALES = ("smoke", "laptop", "paper")
@@ -54,7 +55,8 @@ class Setting:
 @dataclass(frozen=True)
 class Run:
     """`settings` are all that shapes the outcome, which `do` returns. `needs` names runs that must have ended before.
-    `size` says how long it takes next to other runs, in tokens; `parts`, how often it trains."""
+    `size` says how long it takes next to other runs, in tokens; `parts`, how often it trains; `plan`, what a run that
+    trains a model would take at the papers' scale."""
 
     name: str
     settings: Mapping[str, Any]
@@ -62,6 +64,7 @@ class Run:
     needs: tuple[str, ...] = ()
     size: int = 1
     parts: int = 1
+    plan: Callable[[], Plan] | None = None
 
 
 @dataclass(frozen=True)

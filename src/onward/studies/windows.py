@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
+import torch
 from transformers import set_seed
 
 from .. import WindowRecurrenceConfig, add_recurrence
 from ..corpora import Document
 from ..evaluation import Measures, NothingToSwap, cost, formula_flops_per_token, full_context, measure_memories, plain
+from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import TokenizedDocument, tokenize
 from ..training import TrainingRecipe
-from .backbone import BACKBONE, DECODERS, Decoder, backbone_runs, load
+from .backbone import BACKBONE, DECODERS, Decoder, backbone_runs, decoder_config, load
+from .planning import TOKENS_OF, Plan, plan_of
 from .study import Outcome, Run, Setting, Work
 from .training_runs import some_of, train_once
 
@@ -190,6 +193,27 @@ def _main(
         do,
         (*_backbone(sizes), *tried),
         sizes.tokens or 1,
+        plan=partial(_plan, setting, corpus, variant),
+    )
+
+
+def _plan(setting: Setting, corpus: str, variant: Variant) -> Plan:
+    """Of the backbone, which does nearly all of the work, in one window: with checkpoints at the bottleneck, more is
+    never kept."""
+    sizes: WindowSizes = setting.sizes
+    config = variant.config
+    config.backbone, config.head, config.causal = decoder_config(sizes.decoder), "causal-lm", True
+    text = TOKENS_OF.get(setting.corpora[corpus])
+    tokens = sizes.tokens or (None if text is None else round(sizes.epochs * text))
+    with torch.device("meta"):
+        model = WindowRecurrentForCausalLM(config)
+        mask = torch.zeros(1, 1, variant.window, variant.window)  # without one, transformers looks at values to make it
+    inputs: dict[str, Any] = {"attention_mask": mask, "use_cache": False}
+    read = plan_of(lambda: model.backbone, variant.window, sizes.rows, tokens, sizes.checkpointing, **inputs)
+    formula = formula_flops_per_token(model, variant.window, variant.overlap)
+    again = variant.window / (variant.window - variant.overlap)  # what overlaps is read again
+    return replace(
+        read, parameters=model.num_parameters(), flops_per_token=again * read.flops_per_token, formula=formula
     )
 
 

@@ -1,0 +1,133 @@
+"""What a study would take before it is run: every model at its full size, built where tensors have no values.
+
+FLOPs are counted in a forward pass, training takes three times as many (four where windows are run again). Memory is
+that of weights, gradients and optimiser, and what the counted pass keeps for its gradients, all in float32. Processors
+are taken to reach 40 % of what they could, which well-fed ones do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from .reporting import Table
+
+# Matrix products per second in bfloat16, and bytes of memory.
+GPUS: dict[str, tuple[float, float]] = {
+    "V100": (1.25e14, 32e9),
+    "L4": (1.21e14, 24e9),
+    "RTX4090": (1.65e14, 24e9),
+    "A100": (3.12e14, 80e9),
+    "H100": (9.89e14, 80e9),
+}
+UTILISATION = 0.4
+BYTES_PER_PARAMETER = 16  # float32: weights, gradients, and two numbers of the optimiser's
+# In GPT-2's tokens, about.
+TOKENS_OF = {"wikitext-103": 118_000_000, "pg19": 115_000_000}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`tokens` to train on, None where it is not known before the text is read; `kept`, the bytes that a row of a step
+    keeps for its gradients, and `rows` in a step."""
+
+    parameters: int
+    flops_per_token: float
+    tokens: int | None
+    rows: int
+    kept: int
+    again: bool = False  # windows are run again for their gradients
+    formula: float | None = None  # FLOPs per token as the paper counts them
+
+    @property
+    def training_flops(self) -> float | None:
+        return None if self.tokens is None else (4 if self.again else 3) * self.flops_per_token * self.tokens
+
+
+def plan_of(
+    build: Callable[[], Any], length: int, rows: int, tokens: int | None, again: bool = False, **inputs: Any
+) -> Plan:
+    """Builds a model without values, and reads a row of `length` tokens."""
+    with torch.device("meta"):
+        model = build().train()
+        ids = torch.zeros(1, length, dtype=torch.long)
+        kept = _Kept(model)
+        with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(kept.pack, _same):
+            model(ids, **inputs)
+    return Plan(model.num_parameters(), counter.get_total_flops() / length, tokens, rows, kept.bytes, again)
+
+
+class _Kept:
+    """Counts what autograd keeps, each tensor once, and parameters not at all."""
+
+    def __init__(self, model: torch.nn.Module):
+        self.bytes = 0
+        self._storages = {p.untyped_storage()._cdata for p in model.parameters()}
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages:
+            self._storages.add(storage._cdata)
+            self.bytes += tensor.numel() * tensor.element_size()
+        return tensor
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def gpus(text: str) -> tuple[str, int]:
+    """ "8xA100" -> A100, 8."""
+    match = re.fullmatch(r"(\d+)\s*[x×]\s*(\w+)", text)
+    if not match or match[2] not in GPUS or int(match[1]) < 1:
+        raise ValueError(f"--gpus {text}: write how many and which, as 8xA100; known are {', '.join(GPUS)}")
+    return match[2], int(match[1])
+
+
+def table(runs: Sequence[Any], on: str) -> Table:
+    """A row for each run that trains a model, and their sum."""
+    name, count = gpus(on)
+    speed, memory = GPUS[name]
+    rows, total = [], 0.0
+    for run in runs:
+        if run.plan is None:
+            continue
+        plan: Plan = run.plan()
+        flops = plan.training_flops
+        hours = None if flops is None else flops / (speed * UTILISATION * count) / 3600
+        total += hours or 0
+        room = memory - BYTES_PER_PARAMETER * plan.parameters
+        at_once = max(0, int(room * 0.9 // max(1, plan.kept)))
+        share = -(-plan.rows // count)
+        needed = BYTES_PER_PARAMETER * plan.parameters + min(share, max(1, at_once)) * plan.kept
+        rows.append(
+            [
+                run.name,
+                f"{plan.parameters:,}",
+                f"{plan.flops_per_token:.3g}",
+                "" if plan.formula is None else f"{plan.formula:.3g}",
+                "" if plan.tokens is None else f"{plan.tokens:.3g}",
+                "" if hours is None else f"{hours:,.1f}",
+                f"{needed / 1e9:.1f} GB" if at_once else "too much",
+                f"{min(share, at_once)} of {share}",
+            ]
+        )
+    rows.append(["all", "", "", "", "", f"{total:,.1f}", "", ""])
+    return Table(f"On {count} × {name}, at {UTILISATION:.0%} of its speed", COLUMNS, rows)
+
+
+COLUMNS = (
+    "run",
+    "parameters",
+    "FLOPs/token, forward",
+    "the paper's",
+    "tokens",
+    "hours",
+    "memory of each",
+    "rows at once",
+)
