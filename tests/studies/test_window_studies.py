@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from families import recurrent as recurrent_model
 from test_masked_study import run
 
-from onward.studies import STUDIES, overlap, window_size, windows
+from onward.evaluation import plain
+from onward.studies import STUDIES, overlap, topics, window_size, windows
 from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval
 from onward.studies.windows import constant, recurrent, run_name
 
@@ -64,6 +67,38 @@ def test_carriers(place: Path) -> None:
     share = 100 * (losses[1] - ours["true"]["loss"]) / (losses[1] - losses[0])
     row = next(line for line in said.splitlines() if line.startswith("| history | 7 |"))
     assert f"| {share:.1f} |" in row and f"| {ours['swapped']['loss'] - ours['true']['loss']:.4f} |" in row
+
+
+def test_topics_and_continuations(place: Path) -> None:
+    assert "| swapped | " in run(f"study topics --scale smoke --seeds 1 --out {place}")
+    said = run(f"study continuations --scale smoke --seeds 1 --out {place}")
+    assert "2 contexts" not in said and "| context, its end | recurrent | plain | swapped | divergence |" in said
+    saved = json.loads((place / "topics" / "results.json").read_text())["outcomes"]["topics-seed0"]
+    assert saved["contexts"] == 6 and len(saved["samples"]) == 2
+    assert 0 <= saved["divergence"]["recurrent"] <= 1
+
+
+def test_contexts_are_taken_evenly_and_from_all_documents() -> None:
+    sizes = STUDIES["topics"].setting("smoke", changes={"contexts": 4}).sizes
+    documents = [torch.arange(100), torch.arange(1000, 1200), torch.arange(30)]
+    found = topics.contexts_of(sizes, documents)
+    assert found.shape == (4, 49) and found[:, 0].tolist() == [0, 1000, 51, 1151]
+    with pytest.raises(ValueError, match="no validation document has the 49 tokens"):
+        topics.contexts_of(sizes, documents[2:])
+
+
+def test_only_the_memory_differs() -> None:
+    model = recurrent_model("gpt2", "spans", window=6)
+    contexts = torch.randint(1, 60, (3, 13))
+    found = topics.continued(plain(model, 6), model, contexts, 4)
+    alone = [topics.continued(plain(model, 6), model, contexts[[i]], 4) for i in range(3)]
+    for i in range(3):
+        assert torch.equal(found["recurrent"][i], alone[i]["recurrent"][0])
+        assert torch.equal(found["plain"][i], alone[i]["plain"][0])
+        assert torch.equal(alone[i]["swapped"], alone[i]["recurrent"]), "its own memory, where there is no other"
+    # The likeliest token at every step, by reading it all at once.
+    ids = torch.cat([contexts, found["recurrent"]], dim=1)
+    assert torch.equal(model(ids).logits[:, 12:-1].argmax(-1), found["recurrent"])
 
 
 def test_the_frontier_has_what_nothing_beats() -> None:

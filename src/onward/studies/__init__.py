@@ -1,6 +1,6 @@
 """Every table and figure of the papers, and what this machine makes of it: `onward study NAME`."""
 
-from . import backbone, block_sizes, carriers, gates, overlap, window_size
+from . import backbone, block_sizes, carriers, gates, overlap, topics, window_size
 from .masked import MLM, STABILITY
 from .reporting import Claim, Report, Table
 from .study import Run, Setting, Study, Work, conduct, report
@@ -12,6 +12,7 @@ STUDIES = {
         *overlap.STUDIES,
         *window_size.STUDIES,
         carriers.STUDY,
+        *topics.STUDIES,
         gates.STUDY,
         *block_sizes.STUDIES,
         MLM,

@@ -1,0 +1,73 @@
+"""Whether a continuation stays with the topic of what came before: LDA, and how far two mixtures are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+WORDS_OF_A_PIECE = 500
+VOCABULARY = 5000
+
+
+class TopicModel:
+    """Latent Dirichlet allocation over pieces of text, the same for the same texts."""
+
+    def __init__(self, texts: Sequence[str], topics: int = 20):
+        try:
+            from sklearn.decomposition import LatentDirichletAllocation
+            from sklearn.feature_extraction.text import CountVectorizer
+        except ImportError:
+            raise ModuleNotFoundError("topics need scikit-learn: pip install 'onward[topics]'") from None
+        pieces = [piece for text in texts for piece in _pieces(text)]
+        if not pieces:
+            raise ValueError("there is no text to find topics in: give some documents")
+        self._counts = CountVectorizer(stop_words="english", max_features=VOCABULARY)
+        self._model = LatentDirichletAllocation(topics, learning_method="online", random_state=0, max_iter=5)
+        try:
+            counted: Any = self._counts.fit_transform(pieces)
+        except ValueError as error:
+            raise ValueError(f"there are no words to find topics in ({error}): give more text") from error
+        self._model.fit(counted)
+
+    def mixtures(self, texts: Sequence[str]) -> np.ndarray:
+        """[texts, topics]: rows of shares; of a text without a known word, all shares are the same."""
+        return self._model.transform(self._counts.transform(texts))
+
+
+def _pieces(text: str) -> list[str]:
+    words = text.split()
+    return [" ".join(words[start : start + WORDS_OF_A_PIECE]) for start in range(0, len(words), WORDS_OF_A_PIECE)]
+
+
+def divergences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Jensen-Shannon, in bits, row by row: 0 for the same mixture, 1 for those without a topic in common."""
+    middle = (first + second) / 2
+
+    def relative(mixture: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = np.where(mixture > 0, mixture * np.log2(mixture / middle), 0.0)
+        return terms.sum(-1)
+
+    return (relative(first) + relative(second)) / 2
+
+
+@dataclass(frozen=True)
+class SignTest:
+    """How often the first was lower, of those that differ, and how likely chance does that or more (two-sided)."""
+
+    share: float
+    pairs: int
+    p: float
+
+
+def sign_test(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> SignTest:
+    from scipy.stats import binomtest
+
+    lower = sum(a < b for a, b in zip(first, second, strict=True))
+    pairs = sum(a != b for a, b in zip(first, second, strict=True))
+    if not pairs:
+        return SignTest(0.5, 0, 1.0)
+    return SignTest(lower / pairs, pairs, float(binomtest(lower, pairs).pvalue))
