@@ -127,9 +127,10 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
         for document in tokenize(work.corpus(name).validation[: decoder.held], tokenizer, decoder.held_tokens)
     ]
     outcome = train_once(work, model, _texts(decoder, work), held, tokenizer, recipe)
-    with writing(place := work.folder / MODEL / BACKBONE, work.folder / MODEL):
-        model.backbone.save_pretrained(place)
-        tokenizer.save_pretrained(place)
+    if work.is_first:
+        with writing(place := work.folder / MODEL / BACKBONE, work.folder / MODEL):
+            model.backbone.save_pretrained(place)
+            tokenizer.save_pretrained(place)
     return outcome
 
 

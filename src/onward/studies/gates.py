@@ -97,7 +97,7 @@ def runs(setting: Setting) -> list[Run]:
     sizes: Sizes = setting.sizes
     found = [run for text in sizes.texts for run in block_runs(setting, text, ROWS)]
     settings = {"changes": dict(sizes.changes), "tokens_per_step": sizes.tokens_per_step, "rounds": sizes.timed_rounds}
-    return [*found, Run(TIMES, settings, partial(time_steps, sizes), size=sizes.tokens)]
+    return [*found, Run(TIMES, settings, partial(time_steps, sizes), size=sizes.tokens, by="first")]
 
 
 def time_steps(sizes: Sizes, work: Work) -> Outcome:

@@ -216,7 +216,8 @@ def _finetuning(setting: Setting, task: str, name: str, seed: int, pretrained: s
     }
     size = len(sizes.finetuning_rates) * FINETUNING_TOKENS
     do = partial(_finetune, setting, task, name, seed, pretrained)
-    return Run(f"{task}-{slug(name)}-seed{seed}", settings, do, (pretrained,), size, len(sizes.finetuning_rates))
+    name_of_run, parts = f"{task}-{slug(name)}-seed{seed}", len(sizes.finetuning_rates)
+    return Run(name_of_run, settings, do, (pretrained,), size, parts, by="one")
 
 
 FINETUNING_TOKENS = 400_000

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+from accelerate import PartialState
 
 from ..corpora import Corpus, load_corpus
 from ..evaluation.report import circumstances, without_infinities
@@ -56,7 +56,8 @@ class Setting:
 class Run:
     """`settings` are all that shapes the outcome, which `do` returns. `needs` names runs that must have ended before.
     `size` says how long it takes next to other runs, in tokens; `parts`, how often it trains; `plan`, what a run that
-    trains a model would take at the papers' scale."""
+    trains a model would take at the papers' scale. `by` whom it is done where several processes work together: "all" of
+    them, the "first" while the others wait, or "one" that was started alone."""
 
     name: str
     settings: Mapping[str, Any]
@@ -65,6 +66,7 @@ class Run:
     size: int = 1
     parts: int = 1
     plan: Callable[[], Plan] | None = None
+    by: str = "all"
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Work:
     def __init__(self, out: Path, setting: Setting, display: RunsProgress | bool = False):
         self.out, self.setting, self.display = out, setting, display
         self.folder = out
+        self.is_first = os.environ.get("RANK", "0") == "0"  # of several processes
         self._corpora: dict[str, Corpus] = {}
 
     def corpus(self, name: str) -> Corpus:
@@ -140,28 +143,48 @@ class Work:
 
 
 def conduct(study: Study, setting: Setting, out: str | Path, progress: bool = True) -> Report:
-    """Does what has not been done yet, and writes what it comes to into `out`/`study.name`."""
+    """Does what has not been done yet, and writes what it comes to into `out`/`study.name`.
+
+    Under `accelerate launch` or torchrun, processes share the training of every run; see `Run.by`.
+    """
     out = Path(out).expanduser().resolve()
-    runs = list(study.runs(setting))
+    together = _Together()
+    runs = [run for run in study.runs(setting) if run.by != "one" or together.count == 1]
     work = Work(out, setting)
     for run in runs:
         _claim(work.folder_of(run.name), run)
+    together.wait()
     missing = [run for run in runs if not work.has_ended(run.name)]
-    if missing and progress:
+    if missing and progress and together.is_first:
         plan = f"{study.name}, {setting.scale} scale: {len(missing)} of {len(runs)} runs are left to do, in {out}"
         work.display = RunsProgress(sum(run.size for run in missing), "tokens", plan)
     try:
         while missing := [run for run in runs if not work.has_ended(run.name)]:
             ready = [run for run in missing if all(map(work.has_ended, run.needs))]
-            if not any(_do(run, work, f"run {runs.index(run) + 1}/{len(runs)}, {run.name}") for run in ready):
+            labels = {run.name: f"run {runs.index(run) + 1}/{len(runs)}, {run.name}" for run in ready}
+            if not any(_do(run, work, labels[run.name], together) for run in ready):
                 time.sleep(SECONDS_BETWEEN_LOOKS)  # others have them in hand; if one is killed, its run is free again
     finally:
         if isinstance(work.display, RunsProgress):
             work.display.close()
-    return report(study, setting, out)
+    return report(study, setting, out, written=together.is_first)
 
 
-def report(study: Study, setting: Setting, out: str | Path) -> Report:
+class _Together:
+    """The processes that were launched to work on the same runs; mostly it is one."""
+
+    def __init__(self) -> None:
+        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+        self.is_first = os.environ.get("RANK", "0") == "0"
+        on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+        self._state = PartialState(cpu=on_cpu) if self.count > 1 else None
+
+    def wait(self) -> None:
+        if self._state is not None:
+            self._state.wait_for_everyone()
+
+
+def report(study: Study, setting: Setting, out: str | Path, written: bool = True) -> Report:
     """What the runs that have ended come to."""
     out = Path(out).expanduser().resolve()
     runs = list(study.runs(setting))
@@ -181,7 +204,8 @@ def report(study: Study, setting: Setting, out: str | Path) -> Report:
         "runs": f"{len(outcomes)} of {len(runs)} have ended",
         **{name: fact for name, fact in circumstances().items() if name != "seed"},
     }
-    write(found, out / study.name, facts, outcomes)
+    if written:
+        write(found, out / study.name, facts, outcomes)
     return found
 
 
@@ -195,7 +219,7 @@ def _claim(folder: Path, run: Run) -> None:
     write_json(file, described)
 
 
-def _do(run: Run, work: Work, label: str) -> bool:
+def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
     """False if another process is at it."""
     folder, display = work.folder_of(run.name), work.display
     with _if_alone(folder) as alone:
@@ -206,14 +230,17 @@ def _do(run: Run, work: Work, label: str) -> bool:
         if isinstance(display, RunsProgress):
             display.start_run(label, run.size, run.parts)
         work.folder, started = folder, time.monotonic()
-        with quiet():
-            outcome = run.do(work)
+        outcome: Outcome = {}
+        if run.by == "all" or together.is_first:
+            with quiet():
+                outcome = run.do(work)
         facts = {"name": run.name, "settings": dict(run.settings), "seconds": time.monotonic() - started}
-        if os.environ.get("RANK", "0") == "0":
+        together.wait()
+        if together.is_first:
             content = {**facts, **outcome, "circumstances": circumstances()}
             write_json(folder / OUTCOME, json.loads(json.dumps(without_infinities(content), default=str)))
             forget_checkpoints(folder)
-        _wait_for_everyone()
+        together.wait()
         if isinstance(display, RunsProgress):
             display.end_run(outcome.get("said", "ended"))
         return True
@@ -237,8 +264,3 @@ def forget_checkpoints(folder: Path) -> None:
     """A run that has ended needs none, and a hundred runs with theirs would fill a disk."""
     for checkpoint in all_checkpoints(folder / MODEL):
         shutil.rmtree(checkpoint, ignore_errors=True)
-
-
-def _wait_for_everyone() -> None:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.barrier()

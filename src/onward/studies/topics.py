@@ -66,7 +66,7 @@ def runs(setting: Setting) -> list[Run]:
         settings = {name: getattr(sizes, name) for name in own if name not in ("at_once", "shown")}
         settings |= {"corpus": setting.corpora[CORPUS], "models": needs, "train_bytes": sizes.train_bytes}
         size = sizes.contexts * sizes.written
-        found.append(Run(f"topics-seed{seed}", settings, partial(_write, sizes, needs), needs, size))
+        found.append(Run(f"topics-seed{seed}", settings, partial(_write, sizes, needs), needs, size, by="first"))
     return found
 
 

@@ -55,7 +55,7 @@ def vocabulary_run(
         tokenizer.save_pretrained(work.folder / MODEL)
         return {"tokens": len(tokenizer), "said": f"{len(tokenizer):,} tokens"}
 
-    return Run(f"{kind}-{size}-{of}", {**settings, "size": size, "kind": kind}, do)
+    return Run(f"{kind}-{size}-{of}", {**settings, "size": size, "kind": kind}, do, by="first")
 
 
 def tokenizer_of(work: Work, run: str) -> PreTrainedTokenizerBase:
