@@ -1,13 +1,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-kernels lint bench clean
 
 demo: .venv/demo-ready
 	$(BIN)/onward demo
 
 test: lint
 	$(BIN)/pytest
+
+# Triton is a gigabyte, and only GPUs need it: the kernel is tested in Triton's interpreter when asked for.
+test-kernels: .venv/kernels-ready
+	$(BIN)/pytest tests/ops/test_recurrence_triton.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -29,6 +33,10 @@ clean:
 .venv/bench-ready: .venv/ready
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/pip install --quiet --no-deps block-recurrent-transformer-pytorch==0.4.4
+	touch $@
+
+.venv/kernels-ready: .venv/ready
+	$(BIN)/pip install --quiet triton==3.9.0
 	touch $@
 
 .venv/demo-ready: .venv/ready
