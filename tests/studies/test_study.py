@@ -18,6 +18,7 @@ from onward.studies import STUDIES, Claim, Report, Run, Setting, Study, Table, W
 from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, paired, verdict
 from onward.studies.study import MODEL
 from onward.training.checkpoints import alone_in
+from onward.training.many_runs import RunsProgress
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,28 @@ def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypa
         assert done == ["square-2", "square-3"] and other.is_alive(), "it waits for what it needs"
     other.join(30)
     assert done == ["square-2", "square-3", "square-1", "total"], "and takes over what was left"
+
+
+def test_what_is_done_elsewhere_is_not_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(name: str) -> None:
+        if name == "square-1":
+            (tmp_path / "runs" / "square-2" / "outcome.json").write_text('{"validation_loss": 4}')
+
+    displays = []
+    real = RunsProgress.start_run
+
+    def start_run(self: RunsProgress, *given: Any) -> None:
+        displays.append((self, self.done_before, self.tokens_before))
+        real(self, *given)
+
+    monkeypatch.setattr(RunsProgress, "start_run", start_run)
+    done: list[str] = []
+    study = squares(done, elsewhere)
+    conduct(study, study.setting(), tmp_path)
+    assert done == ["square-1", "square-3", "total"]
+    # Sizes are 1, 2, 3, and 1 of the total: 2 were done elsewhere, at no one's speed.
+    assert [(before, not_ours) for _, before, not_ours in displays] == [(0, 0), (3, 2), (6, 2)]
+    assert displays[0][0].done_before == displays[0][0].total == 7
 
 
 def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Every table and figure of the papers, and what this machine makes of it: `onward study NAME`."""
 
-from . import backbone, block_sizes, carriers, gates, overlap, topics, window_size
+from . import backbone, block_sizes, carriers, gates, hotpotqa, overlap, topics, window_size
 from .masked import MLM, STABILITY
 from .reporting import Claim, Report, Table
 from .study import Run, Setting, Study, Work, conduct, report
@@ -13,6 +13,7 @@ STUDIES = {
         *window_size.STUDIES,
         carriers.STUDY,
         *topics.STUDIES,
+        hotpotqa.STUDY,
         gates.STUDY,
         *block_sizes.STUDIES,
         MLM,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from ..questions import Question
+
 WORDS = ("the", "a", "king", "queen", "lord", "sea", "ship", "night", "old", "long", "was", "is", "went", "to", "in")
 GOOD, BAD = ("good", "sweet", "noble"), ("bad", "foul", "false")
 
@@ -33,3 +35,26 @@ def _entailment(draw: random.Random, number: int) -> str:
     words = draw.choices(WORDS, k=6)
     second = words[2:5] if number % 2 else draw.choices(GOOD + BAD, k=3)
     return f"{number}\t{' '.join(words)}\t{' '.join(second)}\t{'entailment' if number % 2 else 'not_entailment'}"
+
+
+PLACES, NAMES = ("athens", "rome", "troy", "venice", "verona", "egypt"), ("cassio", "duncan", "viola", "portia")
+
+
+def made_up_questions(count: int, seed: int, paragraphs: int = 4) -> list[Question]:
+    """Who rules a place, or whether its ruler is good: each paragraph is about another place."""
+    draw = random.Random(seed)
+    return [_made_up_question(draw, f"{seed}-{number}", number, paragraphs) for number in range(count)]
+
+
+def _made_up_question(draw: random.Random, name: str, number: int, paragraphs: int) -> Question:
+    places = draw.sample(PLACES, paragraphs)
+    rulers = [draw.choice(NAMES) for _ in places]
+    good = [draw.random() < 0.5 for _ in places]
+    texts = tuple(
+        f"{' '.join(draw.choices(WORDS, k=6))} in {place} {ruler} is lord , a {draw.choice(GOOD if kind else BAD)} lord ."
+        for place, ruler, kind in zip(places, rulers, good, strict=True)
+    )
+    about = draw.randrange(paragraphs)
+    if number % 3:
+        return Question(name, f"who is lord in {places[about]} ?", texts, rulers[about], (about,))
+    return Question(name, f"is the lord in {places[about]} good ?", texts, "yes" if good[about] else "no", (about,))

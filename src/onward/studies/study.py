@@ -158,12 +158,21 @@ def conduct(study: Study, setting: Setting, out: str | Path, progress: bool = Tr
     if missing and progress and together.is_first:
         plan = f"{study.name}, {setting.scale} scale: {len(missing)} of {len(runs)} runs are left to do, in {out}"
         work.display = RunsProgress(sum(run.size for run in missing), "tokens", plan)
+    ours: set[str] = set()
     try:
-        while missing := [run for run in runs if not work.has_ended(run.name)]:
+        while still := [run for run in runs if not work.has_ended(run.name)]:
+            if isinstance(work.display, RunsProgress):
+                for run in missing:
+                    if run not in still and run.name not in ours:
+                        work.display.leave_out(run.size)
+            missing = still
             ready = [run for run in missing if all(map(work.has_ended, run.needs))]
             labels = {run.name: f"run {runs.index(run) + 1}/{len(runs)}, {run.name}" for run in ready}
-            if not any(_do(run, work, labels[run.name], together) for run in ready):
+            done = next((run.name for run in ready if _do(run, work, labels[run.name], together)), None)
+            if done is None:
                 time.sleep(SECONDS_BETWEEN_LOOKS)  # others have them in hand; if one is killed, its run is free again
+            else:
+                ours.add(done)
     finally:
         if isinstance(work.display, RunsProgress):
             work.display.close()
@@ -225,8 +234,8 @@ def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
     with _if_alone(folder) as alone:
         if not alone:
             return False
-        if work.has_ended(run.name):
-            return True
+        if work.has_ended(run.name):  # just now, elsewhere
+            return False
         if isinstance(display, RunsProgress):
             display.start_run(label, run.size, run.parts)
         work.folder, started = folder, time.monotonic()

@@ -49,6 +49,11 @@ class RunsProgress(ProgressBar):
         self._say(f"{self.label}: {said}")
         self.last_line = time.monotonic()
 
+    def leave_out(self, size: int) -> None:
+        """A run that was to be done has been done elsewhere."""
+        self.done_before += size
+        self.tokens_before += size
+
     def on_train_begin(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
         self.part = min(self.part + 1, self.parts - 1)
         # What a run had done before it was killed says nothing about how fast it is now.
