@@ -4,7 +4,7 @@
     load_corpus("my_books/")                          a folder of .txt, or of .jsonl / .jsonl.gz
     load_corpus("notes.jsonl", field="body")          one document per line
     load_corpus("papers/*.tex")                       text files of another ending; or pattern="*.tex"
-    load_corpus("hub:owner/name:config")              a data set of the Hugging Face Hub
+    load_corpus("hub:owner/name:config#field")        a data set of the Hugging Face Hub; config and field if needed
     load_corpus("installed-code:torch,transformers")  source code, one document per package
     load_corpus("pg19"), load_corpus("wikitext-103")  the papers' data sets; source= reads local copies
 
@@ -19,9 +19,10 @@ import importlib.util
 import inspect
 import json
 import re
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -352,6 +353,8 @@ def load_hub_data_set(name: str, config: str | None) -> Mapping[str, Any]:
 
 
 def _hub_corpus(name: str, field: str = "text") -> Corpus:
+    name, _, named = name.partition("#")
+    field = named or field
     repository, _, config = name.partition(":")
     if not repository:
         raise CorpusError("'hub:' needs the name of a data set: write hub:owner/name[:config]")
@@ -424,6 +427,12 @@ def pg19(
         data = load_hub_data_set(dataset, None)
         splits = {split: _books_by_file_name(data[split]) for split in SPLITS}
     return Corpus("pg19", splits["train"][:books], splits["validation"], splits["test"], validation_tokens)
+
+
+@corpus("pg19-all")
+def pg19_all(source: str | Path | None = None, dataset: str = "emozilla/pg19") -> Corpus:
+    """All books of PG-19, as "Block-Recurrent Transformers" reads it."""
+    return replace(pg19(source, sys.maxsize, None, dataset), name="pg19-all")
 
 
 def _books_by_file_name(rows: Any) -> LazyDocuments:

@@ -21,7 +21,7 @@ def test_smoke_of_gates(tmp_path: Path) -> None:
     said = run(f"study gates --scale smoke --seeds 1 --out {tmp_path}")
     for name in gates.PAPER:
         assert f"| {name} | " in said
-    saved = json.loads((tmp_path / "gates" / "results.json").read_text())["outcomes"]
+    saved = json.loads((tmp_path / "smoke" / "gates" / "results.json").read_text())["outcomes"]
     assert saved[gates.TIMES]["relative"]["Slide:13L"] == 1
     ours = saved["blocks2-books-rec-fixed-skip-seed0"]
     trials = {o["learning_rate"]: o["validation_loss"] for n, o in saved.items() if "rate-rec" in n}

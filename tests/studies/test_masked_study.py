@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM
 from typer.testing import CliRunner
 
 from onward.cli import app
-from onward.studies import STUDIES
+from onward.studies import STUDIES, Work
 from onward.studies.intervals import HOLDS
 from onward.studies.masked_runs import MODELS, slug
 from onward.studies.masked_tables import report_mlm, report_stability
@@ -28,14 +28,14 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "So small a scale says nothing" in said and f"{tmp_path}/mlm" in said
     for name in MODELS:
         assert f"| {name} | " in said
-        assert AutoModelForMaskedLM.from_pretrained(tmp_path / "runs" / f"mlm-{slug(name)}-seed0" / "model")
-    saved = json.loads((tmp_path / "mlm" / "results.json").read_text())
+        assert AutoModelForMaskedLM.from_pretrained(tmp_path / "smoke" / "runs" / f"mlm-{slug(name)}-seed0" / "model")
+    saved = json.loads((tmp_path / "smoke" / "mlm" / "results.json").read_text())
     rates = {o["settings"]["rate"]: o["validation_loss"] for n, o in saved["outcomes"].items() if "rate-bert" in n}
     assert saved["outcomes"]["mlm-bert-seed0"]["learning_rate"] == min(rates, key=rates.__getitem__)
     # The other study has the same runs, and nothing is left to do.
     monkeypatch.setattr("onward.studies.study._do", None)
     said = run(f"study stability --scale smoke --seeds 1 --out {tmp_path}")
-    assert "| BERT | sst2 | 2 |" in said and (tmp_path / "stability" / "scores.svg").is_file()
+    assert "| BERT | sst2 | 2 |" in said and (tmp_path / "smoke" / "stability" / "scores.svg").is_file()
     assert run(f"study stability --scale smoke --seeds 1 --report --out {tmp_path}") == said
 
 
@@ -91,6 +91,25 @@ def test_half_a_study_says_what_it_can() -> None:
     nan = {"validation_loss": None, "parameters": 10, "learning_rate": 1}
     table = report_mlm(setting, outcomes | {"mlm-recurrent-stride1-seed1": nan}).markdown()
     assert "| recurrent, stride 1 | 10 | 0.001 | 2 | 1.00 | 2.500 | -0.500 |" in table
+
+
+def test_what_a_model_that_diverged_leaves_to_others(tmp_path: Path) -> None:
+    study = STUDIES["mlm"]
+    setting = study.setting("smoke", seeds=1)
+    runs = {run.name: run for run in study.runs(setting)}
+    work = Work(tmp_path, setting, list(runs.values()))
+    folder = work.folder_of("mlm-bert-seed0")
+    folder.mkdir(parents=True)
+    (folder / "outcome.json").write_text(json.dumps({"validation_loss": None}))
+    outcome = runs["rte-bert-seed0"].do(work)
+    assert outcome["results"] == [] and outcome["said"] == "not done: mlm-bert-seed0 ended with NaN"
+    assert "| BERT | " not in report_stability(setting, {"rte-bert-seed0": outcome}).markdown()
+
+
+def test_tasks_are_looked_at_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no file or folder 'nowhere'"):
+        run(f"study mlm --scale smoke --corpus glue=nowhere --out {tmp_path}")
+    assert not (tmp_path / "smoke" / "runs").exists()
 
 
 def test_names_that_are_none() -> None:

@@ -61,8 +61,12 @@ def test_block_models_have_the_papers_parameters() -> None:
     embeddings = 32_000 * WIDTH
     for name, millions in (("xl-512", 151), ("slide-12l", 151), ("slide-13l", 164)):
         assert round((found[f"blocks12-books-{name}-seed0"].parameters - embeddings) / 1e6) == millions
-    steps = {plan.tokens for plan in found.values()}
-    assert steps == {500_000 * 131_072} and found["blocks12-books-xl-512-seed0"].rows == 256
+    assert {plan.tokens for plan in found.values()} == {500_000 * 131_072}
+    study = STUDIES["gates"]
+    runs = {run.name: run for run in study.runs(study.setting("paper", seeds=1))}
+    code = runs["blocks12-code-slide-13l-seed0"]
+    assert code.settings["tokens"] == 250_000 * 8 * 131_072 and code.settings["rate"] == "the best of (0.25,)"
+    assert found["blocks12-books-xl-512-seed0"].rows == 256
     large = plans("scale")["blocks12-books-rec-fixed-skip-large-seed0"]
     assert round((large.parameters - embeddings) / 1e6) == 320 and large.rows == 128
 

@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from onward.studies import STUDIES, Claim, Report, Run, Setting, Study, Table, Work, conduct, report
-from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, paired, verdict
+from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, verdict
 from onward.studies.study import MODEL
 from onward.training.checkpoints import alone_in
 from onward.training.many_runs import RunsProgress
@@ -68,11 +68,11 @@ def test_runs_are_done_once_after_those_they_need(tmp_path: Path) -> None:
     assert done == ["square-1", "square-2", "square-3", "total"] and found.summary == "4 are done."
     conduct(study, study.setting(), tmp_path, progress=False)
     assert len(done) == 4
-    outcome = json.loads((tmp_path / "runs" / "total" / "outcome.json").read_text())
+    outcome = json.loads((tmp_path / "laptop" / "runs" / "total" / "outcome.json").read_text())
     assert outcome["total"] == 5 and outcome["best"] == "square-1", "without a loss there is no best"
     assert {"name", "settings", "seconds", "circumstances"} <= set(outcome)
     assert {"command", "versions", "machine"} <= set(outcome["circumstances"])
-    assert not list(tmp_path.glob("runs/*/model/checkpoint-*")), "a run that has ended needs none"
+    assert not list(tmp_path.glob("*/runs/*/model/checkpoint-*")), "a run that has ended needs none"
 
 
 def test_a_killed_study_goes_on(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypa
     monkeypatch.setattr("onward.studies.study.SECONDS_BETWEEN_LOOKS", 0.01)
     done: list[str] = []
     study = squares(done)
-    folder = tmp_path / "runs" / "square-1"
+    folder = tmp_path / "laptop" / "runs" / "square-1"
     folder.mkdir(parents=True)
     with alone_in(folder):
         other = threading.Thread(target=conduct, args=(study, study.setting(), tmp_path, False), daemon=True)
@@ -110,7 +110,10 @@ def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypa
 def test_what_is_done_elsewhere_is_not_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def elsewhere(name: str) -> None:
         if name == "square-1":
-            (tmp_path / "runs" / "square-2" / "outcome.json").write_text('{"validation_loss": 4}')
+            folder = tmp_path / "laptop" / "runs" / "square-2"
+            folder.mkdir()
+            ended = {"validation_loss": 4, "settings": {"number": 2, "base": 2}}
+            (folder / "outcome.json").write_text(json.dumps(ended))
 
     displays = []
     real = RunsProgress.start_run
@@ -132,22 +135,67 @@ def test_what_is_done_elsewhere_is_not_left_to_do(tmp_path: Path, monkeypatch: p
 def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
     study = squares([])
     conduct(study, study.setting(), tmp_path, progress=False)
-    with pytest.raises(FileExistsError, match="base: 2 there, 3 here"):
-        conduct(study, study.setting(changes={"base": 3}), tmp_path, progress=False)
+    for do in (conduct, report):  # nor is what was found with other settings reported as these
+        with pytest.raises(FileExistsError, match="base: 2 there, 3 here"):
+            do(study, study.setting(changes={"base": 3}), tmp_path)
+    # What a run needs is part of what it is.
+    (tmp_path / "laptop" / "runs" / "square-1" / "outcome.json").unlink()
+    changed = replace(study, runs=lambda setting: [*study.runs(setting)[:1], *more_squares(study, setting)])
+    with pytest.raises(FileExistsError, match="what it needs, square-1"):
+        conduct(changed, study.setting(), tmp_path, progress=False)
+
+
+def more_squares(study: Study, setting: Setting) -> list[Run]:
+    first, *others = study.runs(setting)[1:]
+    return [replace(first, settings={**first.settings, "more": 1}), *others]
+
+
+def test_two_processes_of_other_settings_do_not_mix(tmp_path: Path) -> None:
+    def other(name: str) -> None:
+        if name == "square-1" and len(done) == 0:
+            done.append("other begins")
+            quick = squares(done)
+            with pytest.raises(FileExistsError, match="base: 2 there, 3 here"):
+                conduct(quick, quick.setting(changes={"base": 3}), tmp_path, progress=False)
+
+    done: list[str] = []
+    study = squares(done, other)
+    (tmp_path / "laptop" / "runs" / "square-2").mkdir(parents=True)
+    conduct(study, study.setting(), tmp_path, progress=False)
+    assert done == ["other begins", "square-1", "square-2", "square-3", "total"]
+
+
+def test_scales_do_not_share_a_folder(tmp_path: Path) -> None:
+    done: list[str] = []
+    study = squares(done)
+    for scale in ("smoke", "laptop"):
+        conduct(study, study.setting(scale), tmp_path, progress=False)
+    assert len(done) == 8 and (tmp_path / "smoke" / "squares" / "table.md").is_file()
+
+
+def test_what_is_read_is_looked_at_first(tmp_path: Path) -> None:
+    def check(work: Work) -> None:
+        raise ValueError(f"{work.setting.corpora['text']} is no text")
+
+    done: list[str] = []
+    study = replace(squares(done), check=check)
+    with pytest.raises(ValueError, match="shakespeare is no text"):
+        conduct(study, study.setting(), tmp_path, progress=False)
+    assert not done
 
 
 def test_the_report_needs_nothing_beside_it(tmp_path: Path) -> None:
     study = squares([])
     conduct(study, study.setting(seeds=1), tmp_path, progress=False)
-    page = (tmp_path / "squares" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "laptop" / "squares" / "report.html").read_text(encoding="utf-8")
     assert "<svg" in page and "squares &lt; cubes" in page and "yes &amp; no" in page and "<li>a note</li>" in page
     assert not re.search(r'(src|href)="(?!#)', page), "no other files"
-    table = (tmp_path / "squares" / "table.md").read_text(encoding="utf-8")
+    table = (tmp_path / "laptop" / "squares" / "table.md").read_text(encoding="utf-8")
     assert "| square-2 | 4.0 |" in table and "| squares < cubes | yes | yes & no | holds |" in table
-    saved = json.loads((tmp_path / "squares" / "results.json").read_text())
+    saved = json.loads((tmp_path / "laptop" / "squares" / "results.json").read_text())
     assert saved["scale"] == "laptop" and saved["seeds"] == 1 and saved["runs"] == "4 of 4 have ended"
     assert saved["outcomes"]["square-1"]["validation_loss"] == 1 and saved["sizes"] == {"base": 2}
-    assert (tmp_path / "squares" / "squares.svg").is_file() and (tmp_path / "squares" / "squares.png").is_file()
+    assert all((tmp_path / "laptop" / "squares" / f"squares.{ending}").is_file() for ending in ("svg", "png"))
 
 
 def test_progress_is_one_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,6 +213,8 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
         ({"scale": "huge"}, "scale='huge': choose one of smoke, laptop, paper"),
         ({"seeds": 0}, "seeds=0: a study needs at least one"),
         ({"corpora": {"books": "x"}}, "study squares reads no corpus 'books': it reads text"),
+        ({"changes": {"base": 1.5}}, "base=1.5: it must be of the kind of 2"),
+        ({"changes": {"base": True}}, "base=True"),
         ({"changes": {"bass": 1}}, "Sizes has no field 'bass' .*: did you mean 'base'?"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -192,7 +242,7 @@ def test_runs_of_one_name_are_the_same_in_all_studies() -> None:
         for study in STUDIES.values():
             for run in study.runs(study.setting(scale, seeds=1)):
                 described = json.dumps(dict(run.settings), sort_keys=True, default=str)
-                assert settings.setdefault(run.name, described) == described, f"{run.name} of {study.name}, {scale}"
+                assert settings.setdefault(run.name, described) == described, (run.name, study.name)
 
 
 # --- intervals
@@ -203,7 +253,9 @@ def test_intervals_are_students() -> None:
     assert interval.mean == pytest.approx(7 / 3)
     assert interval.half == pytest.approx(4.302653 * 1.527525 / math.sqrt(3), rel=1e-5)
     assert interval.text(2) == "2.33 ± 3.79" and Interval.of([1.5]).text(1) == "1.5"
-    assert paired([3.0, 5.0], [1.0, 3.0]).half == 0
+    gap = over({0: 3.0, 1: 5.0, 3: 9.0}, {1: 3.0, 0: 1.0, 2: 7.0})
+    assert gap is not None and gap.half == 0 and gap.values == (2.0, 2.0), "of the seeds that both have"
+    assert differences({0: 1.0}, {1: 1.0}) == {} and over({0: 1.0}, {1: 1.0}) is None
     with pytest.raises(ValueError, match="no values"):
         Interval.of([])
 

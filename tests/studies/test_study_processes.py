@@ -24,9 +24,9 @@ def one_again():
 
 def test_two_processes_share_the_runs(tmp_path):
     on_two_processes(partial(work, "backbone", tmp_path / "two"))
-    outcome = json.loads((tmp_path / "two" / "runs" / "backbone" / "outcome.json").read_text())
+    outcome = json.loads((tmp_path / "two" / "smoke" / "runs" / "backbone" / "outcome.json").read_text())
     work("backbone", tmp_path / "one")
-    alone = json.loads((tmp_path / "one" / "runs" / "backbone" / "outcome.json").read_text())
+    alone = json.loads((tmp_path / "one" / "smoke" / "runs" / "backbone" / "outcome.json").read_text())
     assert outcome["validation_loss"] == pytest.approx(alone["validation_loss"], abs=1e-3)
-    assert (tmp_path / "two" / "backbone" / "report.html").is_file()
-    assert (tmp_path / "two" / "runs" / "backbone" / "model" / "backbone" / "model.safetensors").is_file()
+    assert (tmp_path / "two" / "smoke" / "backbone" / "report.html").is_file()
+    assert (tmp_path / "two" / "smoke" / "runs" / "backbone" / "model" / "backbone" / "model.safetensors").is_file()

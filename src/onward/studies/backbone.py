@@ -30,7 +30,7 @@ from ..training import TrainingRecipe
 from ..training.checkpoints import writing
 from .reporting import Report, Table
 from .study import MODEL, Outcome, Run, Setting, Study, Work
-from .training_runs import some_of, tokenizer_of, train_once, vocabulary_run
+from .training_runs import check_texts, some_of, tokenizer_of, train_once, vocabulary_run
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Decoder:
     heads: int = 4
     vocabulary: int = 8_000
     context: int = 512
-    tokens: int = 14_000_000
+    tokens: int = 10_000_000
     rows: int = 16
     learning_rate: float = 1e-3
     warmup_steps: int = 200
@@ -127,6 +127,8 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
         for document in tokenize(work.corpus(name).validation[: decoder.held], tokenizer, decoder.held_tokens)
     ]
     outcome = train_once(work, model, _texts(decoder, work), held, tokenizer, recipe)
+    if outcome["validation_loss"] is None:
+        raise ArithmeticError(f"the backbone ended with NaN ({outcome['ended']}): give it a smaller learning_rate")
     if work.is_first:
         with writing(place := work.folder / MODEL / BACKBONE, work.folder / MODEL):
             model.backbone.save_pretrained(place)
@@ -175,4 +177,5 @@ STUDY = Study(
     DECODERS,
     lambda setting: backbone_runs(setting, setting.sizes),
     report,
+    lambda work: check_texts(work, *work.setting.corpora),
 )

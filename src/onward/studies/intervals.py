@@ -43,11 +43,6 @@ class Interval:
         return f"{self.mean:.{digits}f}" + ("" if self.half is None else f" ± {self.half:.{digits}f}")
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Of the differences ours - theirs, seed by seed."""
-    return Interval.of([a - b for a, b in zip(ours, theirs, strict=True)])
-
-
 def verdict(gain: Interval) -> str:
     """On a claim that something is larger: whether the interval of the difference leaves out 0, and on which side."""
     if gain.low > 0:
@@ -55,10 +50,15 @@ def verdict(gain: Interval) -> str:
     return FAILS if gain.high < 0 else UNSEEN
 
 
+def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
+    """Seed by seed, of those that both have."""
+    return {seed: ours[seed] - theirs[seed] for seed in sorted(set(ours) & set(theirs))}
+
+
 def over(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval | None:
-    """The paired difference, of the seeds that both have."""
-    seeds = sorted(set(ours) & set(theirs))
-    return paired([ours[s] for s in seeds], [theirs[s] for s in seeds]) if seeds else None
+    """The interval of the paired differences; None if there are none."""
+    found = differences(ours, theirs)
+    return Interval.of(list(found.values())) if found else None
 
 
 def cell(values: Mapping[int, float] | Interval | None, digits: int) -> str:

@@ -50,9 +50,10 @@ def _made_up_question(draw: random.Random, name: str, number: int, paragraphs: i
     places = draw.sample(PLACES, paragraphs)
     rulers = [draw.choice(NAMES) for _ in places]
     good = [draw.random() < 0.5 for _ in places]
+    words = [draw.choice(GOOD if is_good else BAD) for is_good in good]
     texts = tuple(
-        f"{' '.join(draw.choices(WORDS, k=6))} in {place} {ruler} is lord , a {draw.choice(GOOD if kind else BAD)} lord ."
-        for place, ruler, kind in zip(places, rulers, good, strict=True)
+        f"{' '.join(draw.choices(WORDS, k=6))} in {place} {ruler} is lord , a {word} lord ."
+        for place, ruler, word in zip(places, rulers, words, strict=True)
     )
     about = draw.randrange(paragraphs)
     if number % 3:

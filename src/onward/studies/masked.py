@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from .masked_runs import CORPORA, SCALES, runs
+from .masked_runs import CORPORA, SCALES, check, runs
 from .masked_tables import report_mlm, report_stability
 from .study import Study
 
 MLM = Study(
-    "mlm", "Simple recurrence: MLM loss and fine-tuned average at equal parameters", CORPORA, SCALES, runs, report_mlm
+    "mlm",
+    "Simple recurrence: MLM loss and fine-tuned average at equal parameters",
+    CORPORA,
+    SCALES,
+    runs,
+    report_mlm,
+    check,
 )
 STABILITY = Study(
     "stability",
@@ -16,4 +22,5 @@ STABILITY = Study(
     SCALES,
     runs,
     report_stability,
+    check,
 )

@@ -16,14 +16,16 @@ from transformers import AutoModelForMaskedLM, BertConfig, set_seed
 
 from ..corpora import Document
 from ..finetuning import FinetuningRecipe, RunResult, sweep
+from ..finetuning.data import read
 from ..finetuning.summary import scores_of
+from ..finetuning.tasks import task_of
 from ..models.recurrent_bert import preset
 from ..streams import tokenize
 from ..training import TrainingRecipe
 from .made_up import made_up_glue
 from .planning import Plan, plan_of
 from .study import Outcome, Run, Setting, Work
-from .training_runs import some_of, tokenizer_of, train_once, vocabulary_run
+from .training_runs import check_texts, some_of, tokenizer_of, train_once, vocabulary_run
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "BERT": ("bert", {}),
@@ -226,10 +228,9 @@ FINETUNING_TOKENS = 400_000
 
 def _finetune(setting: Setting, task: str, name: str, seed: int, pretrained: str, work: Work) -> Outcome:
     sizes: Sizes = setting.sizes
-    place = setting.corpora["glue"]
-    data: Path | None = None if place == "hub" else Path(place)
-    if place == "made-up":
-        data = made_up_glue(work.out / "made-up")
+    if work.outcome_of(pretrained)["validation_loss"] is None:
+        said = f"not done: {pretrained} ended with NaN"
+        return {"task": task, "model": name, "results": [], "ended": said, "said": said}
     positions = sizes.changes.get("max_position_embeddings", 512)
     found = sweep(
         work.model_of(pretrained),
@@ -243,15 +244,29 @@ def _finetune(setting: Setting, task: str, name: str, seed: int, pretrained: str
             train_examples=sizes.examples.get(task),
             max_length=min(128, positions) if not task.startswith("squad") else None,
         ),
-        data=data,
+        data=_glue(work),
         split=sizes.scored_on.get(task, "validation"),
         name=name,
         progress=work.display,
     )
     best = max(scores_of(found.results))
     kept = [f.name for f in fields(RunResult) if f.name not in LEFT_OUT]
-    results = [{name: getattr(result, name) for name in kept} for result in found.results]
+    wanted = [result for result in found.results if result.learning_rate in sizes.finetuning_rates]
+    results = [{name: getattr(result, name) for name in kept} for result in wanted]
     return {"task": task, "model": name, "results": results, "said": f"best score {100 * best:.1f}"}
+
+
+def _glue(work: Work) -> Path | None:
+    """Where tasks are; None for the Hub."""
+    place = work.setting.corpora["glue"]
+    return made_up_glue(work.out / "made-up") if place == "made-up" else None if place == "hub" else Path(place)
+
+
+def check(work: Work) -> None:
+    check_texts(work, "text")
+    sizes: Sizes = work.setting.sizes
+    for task in sizes.tasks:
+        read(task_of(task), _glue(work), sizes.scored_on.get(task, "validation"))
 
 
 LEFT_OUT = ("path", "model", "history")

@@ -12,7 +12,18 @@ from .backbone import CORPORA
 from .intervals import Interval, cell, over, verdict
 from .reporting import Claim, Report, Table
 from .study import Outcome, Run, Setting, Study
-from .windows import SCALES, Readings, Variant, WindowSizes, constant, plain_windows, recurrent, window_runs
+from .training_runs import check_texts
+from .windows import (
+    SCALES,
+    Readings,
+    Variant,
+    WindowSizes,
+    about_recurrent,
+    constant,
+    plain_windows,
+    recurrent,
+    window_runs,
+)
 
 PAPER_OVERLAPS = (0, 5, 10, 30, 50, 75, 100, 150, 200)
 # Validation and test word-level perplexity, by overlap.
@@ -34,6 +45,8 @@ TITLES = {"wikipedia": "Table 1: Wikipedia", "books": "Table 2: books"}
 
 def runs(corpus: str, setting: Setting) -> list[Run]:
     sizes: WindowSizes = setting.sizes
+    if not sizes.overlaps or sizes.overlaps[0] != 0:
+        raise ValueError(f"overlaps={sizes.overlaps!r}: they begin with 0, which all others are compared with")
     recurrent_ones = [recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps]
     return window_runs(setting, corpus, [baseline(sizes), *recurrent_ones, constant(sizes, sizes.window)])
 
@@ -54,8 +67,9 @@ def report(corpus: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Re
         if not found["test"]:
             return
         flops = readings.flops(variant, overlap)
-        place = (*sizes.overlaps, *sizes.more_overlaps).index(overlap)
-        told = [f"{number:.2f}" for number in paper[place]] if place < len(paper) else ["", ""]
+        place = place_in_paper(sizes, overlap)
+        known = place is not None and place < len(paper)
+        told = [f"{number:.2f}" for number in paper[place]] if known and place is not None else ["", ""]
         scores = [cell(found[split], 2) for split in ("validation", "test")]
         rows.append([label, str(overlap), *scores, "" if flops is None else f"{flops:.3g}", *told])
         if label in points and flops is not None:
@@ -90,13 +104,13 @@ def _claims(readings: Readings, sizes: WindowSizes, corpus: str) -> list[Claim]:
     plain = {o: readings.of(base, "true" if o == 0 else f"overlap {o}") for o in sizes.overlaps}
     third = sizes.overlaps[min(3, len(sizes.overlaps) - 1)]
     swapped = readings.of(recurrent(sizes, sizes.window), "swapped")
-    told = {o: _perplexities(corpus, i) for i, o in enumerate(sizes.overlaps) if i < len(PAPER[corpus]["recurrent"])}
+    told = {overlap: _perplexities(corpus, place_in_paper(sizes, overlap)) for overlap in sizes.overlaps}
     compared = [
         ("Recurrence lowers perplexity at equal windows, without overlap", told[0], plain[0], found[0]),
         (f"and with the largest overlap ({largest})", told[largest], plain[largest], found[largest]),
         (
-            f"Recurrence without overlap is as good as plain windows with an overlap of {third}",
-            "as good" if corpus == "books" else "not told",
+            f"Recurrence without overlap is better than plain windows with an overlap of {third}",
+            "as good" if corpus == "books" else "no better",
             plain[third],
             found[0],
         ),
@@ -116,18 +130,29 @@ def _claims(readings: Readings, sizes: WindowSizes, corpus: str) -> list[Claim]:
     return claims
 
 
-def _perplexities(corpus: str, place: int) -> str:
+def place_in_paper(sizes: WindowSizes, overlap: int) -> int | None:
+    """Which of the paper's overlaps, of windows of 300, is as large a part of a window; None if none is."""
+    wanted = 300 * overlap / sizes.window
+    place = min(range(len(PAPER_OVERLAPS)), key=lambda i: abs(PAPER_OVERLAPS[i] - wanted))
+    return place if abs(PAPER_OVERLAPS[place] - wanted) <= 150 / sizes.window else None
+
+
+def _perplexities(corpus: str, place: int | None) -> str:
+    if place is None or place >= len(PAPER[corpus]["recurrent"]):
+        return "not told"
     plain, ours = (PAPER[corpus][kind][place][1] for kind in ("plain", "recurrent"))
     return f"{plain:.2f} -> {ours:.2f}"
 
 
 def _notes(sizes: WindowSizes) -> list[str]:
-    overlaps = (*sizes.overlaps, *sizes.more_overlaps)
-    listed = ", ".join(f"{ours} for {paper}" for ours, paper in zip(overlaps, PAPER_OVERLAPS, strict=False))
+    places = {overlap: place_in_paper(sizes, overlap) for overlap in (*sizes.overlaps, *sizes.more_overlaps)}
+    listed = ", ".join(f"{ours} for {PAPER_OVERLAPS[i]}" for ours, i in places.items() if i is not None)
     return [
+        about_recurrent(sizes),
         f"Windows of {sizes.window} tokens; overlaps stand for the paper's of 300: {listed}. The paper's columns are "
         "of GPT-2 small on its own data, for the shape of the thing: not to be compared as numbers.",
-        "± is half a 95 % interval over seeds (Student); claims are about paired differences of test losses.",
+        "± is half a 95 % interval over seeds (Student); claims are about paired differences of test losses. Intervals "
+        "are over seeds only: all have the same backbone and test documents.",
         "Recurrent models are trained with the overlap they are read with; plain windows are trained without.",
         "swapped: every window is read with the memory of another document. FLOPs/token by the paper's formula.",
     ]
@@ -157,6 +182,7 @@ STUDIES = [
         SCALES,
         partial(runs, corpus),
         partial(report, corpus),
+        lambda work: check_texts(work, "books", "wikipedia"),
     )
     for corpus in ("wikipedia", "books")
 ]

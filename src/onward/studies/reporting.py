@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -98,12 +99,19 @@ def _svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
+def _write_text(path: Path, text: str) -> None:
+    """In one step: two processes may end at the same time."""
+    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
 def write(
     report: Report, folder: Path, facts: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(report.markdown(), encoding="utf-8")
-    (folder / "report.html").write_text(report.html(facts), encoding="utf-8")
+    _write_text(folder / "table.md", report.markdown())
+    _write_text(folder / "report.html", report.html(facts))
     for name, figure in report.figures.items():
         plots.save(figure, folder / name)
     tables = [asdict(table) for table in report.tables]

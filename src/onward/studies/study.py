@@ -1,13 +1,14 @@
 """A study is a list of runs and what they come to. A run is done once, whoever needs it and whatever interrupts it.
 
-    out/runs/NAME/      a run: settings.json (what it is), outcome.json (it has ended), and what it trained
-    out/STUDY/          table.md, figures, report.html, results.json
+    out/SCALE/runs/NAME/   a run: settings.json (what it is), outcome.json (it has ended), and what it trained
+    out/SCALE/STUDY/       table.md, figures, report.html, results.json
 
 Studies in one folder share runs. The same command started twice works on two runs at once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +74,7 @@ class Run:
 @dataclass(frozen=True)
 class Study:
     """`shows` is a line about it. For each scale: `corpora`, what it reads, by the names that a user may give them; and
-    `sizes`, a dataclass of all that differs between scales."""
+    `sizes`, a dataclass of all that differs between scales. `check` looks at what is read before hours are spent."""
 
     name: str
     shows: str
@@ -80,6 +82,7 @@ class Study:
     sizes: Mapping[str, Any]
     runs: Callable[[Setting], Sequence[Run]]
     report: Callable[[Setting, Mapping[str, Outcome]], Report]
+    check: Callable[[Work], None] | None = None
 
     def setting(
         self,
@@ -97,7 +100,18 @@ class Study:
             if name not in known:
                 raise ValueError(f"study {self.name} reads no corpus {name!r}: it reads {', '.join(known) or 'none'}")
         refuse_others(type(sizes), [f.name for f in fields(sizes)], changes or {})
+        for name, value in (changes or {}).items():
+            _check_kind(name, value, getattr(sizes, name))
         return Setting(scale, seeds, {**known, **given}, replace(sizes, **changes or {}))
+
+
+def _check_kind(name: str, value: Any, known: Any) -> None:
+    """A wrong kind would be found only after hours."""
+    kinds: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), tuple: (tuple, list), str: (str,)}
+    if isinstance(known, bool) or known is None or type(known) not in kinds:
+        return
+    if isinstance(value, bool) or not isinstance(value, kinds[type(known)]):
+        raise ValueError(f"{name}={value!r}: it must be of the kind of {known!r}")
 
 
 # --- doing it --------------------------------------------------------------------------------------
@@ -106,9 +120,13 @@ class Study:
 class Work:
     """What a run has at hand: its folder, the texts, what the runs before it have left, and the display."""
 
-    def __init__(self, out: Path, setting: Setting, display: RunsProgress | bool = False):
-        self.out, self.setting, self.display = out, setting, display
-        self.folder = out
+    def __init__(self, out: str | Path, setting: Setting, runs: Sequence[Run], display: RunsProgress | bool = False):
+        self.out = Path(out).expanduser().resolve() / setting.scale
+        self.setting, self.display = setting, display
+        self.folder = self.out
+        self._described = described(runs)
+        for run in self._described:  # those that others need come first, and with them what is really different
+            self.has_ended(run)
         self.is_first = os.environ.get("RANK", "0") == "0"  # of several processes
         self._corpora: dict[str, Corpus] = {}
 
@@ -128,7 +146,34 @@ class Work:
         return json.loads((self.folder_of(run) / OUTCOME).read_text(encoding="utf-8"))
 
     def has_ended(self, run: str) -> bool:
-        return (self.folder_of(run) / OUTCOME).is_file()
+        """Refuses what has ended with other settings, which must not be mistaken for it."""
+        if not (self.folder_of(run) / OUTCOME).is_file():
+            return False
+        ended = self.outcome_of(run)
+        of_run = {"settings": self._described[run]["settings"]}
+        there = {"settings": ended["settings"]}
+        if "needs" in ended:
+            of_run, there = of_run | {"needs": self._described[run]["needs"]}, there | {"needs": ended["needs"]}
+        refuse_other(self.folder_of(run), "run", _flat(there), _flat(of_run))
+        return True
+
+    def check_claim(self, run: str) -> None:
+        """What a folder holds before its run has ended gives way to what is wanted now, unless something would be lost
+        by it, or another process is at it."""
+        folder = self.folder_of(run)
+        file = folder / SETTINGS
+        if not file.is_file():
+            return
+        with _if_alone(folder) as alone:
+            if not alone or all_checkpoints(folder / MODEL) or _has_results(folder):
+                there = json.loads(file.read_text(encoding="utf-8"))
+                refuse_other(folder, "run", there, self._described[run]["settings"])
+
+    def claim(self, run: str) -> None:
+        write_json(self.folder_of(run) / SETTINGS, self._described[run]["settings"])
+
+    def facts_of(self, run: str) -> Outcome:
+        return self._described[run]
 
     def outcomes(self, runs: Sequence[Run]) -> dict[str, Outcome]:
         return {run.name: self.outcome_of(run.name) for run in runs if self.has_ended(run.name)}
@@ -147,16 +192,17 @@ def conduct(study: Study, setting: Setting, out: str | Path, progress: bool = Tr
 
     Under `accelerate launch` or torchrun, processes share the training of every run; see `Run.by`.
     """
-    out = Path(out).expanduser().resolve()
     together = _Together()
     runs = [run for run in study.runs(setting) if run.by != "one" or together.count == 1]
-    work = Work(out, setting)
-    for run in runs:
-        _claim(work.folder_of(run.name), run)
-    together.wait()
+    work = Work(out, setting, runs)
     missing = [run for run in runs if not work.has_ended(run.name)]
+    if missing and study.check is not None:
+        study.check(work)
+    for run in missing:
+        work.check_claim(run.name)
+    together.wait()
     if missing and progress and together.is_first:
-        plan = f"{study.name}, {setting.scale} scale: {len(missing)} of {len(runs)} runs are left to do, in {out}"
+        plan = f"{study.name}, {setting.scale} scale: {len(missing)} of {len(runs)} runs are left to do, in {work.out}"
         work.display = RunsProgress(sum(run.size for run in missing), "tokens", plan)
     ours: set[str] = set()
     try:
@@ -186,7 +232,8 @@ class _Together:
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
         self.is_first = os.environ.get("RANK", "0") == "0"
         on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
-        self._state = PartialState(cpu=on_cpu) if self.count > 1 else None
+        # What the first does alone may take longer than the others would wait by themselves.
+        self._state = PartialState(cpu=on_cpu, timeout=timedelta(days=7)) if self.count > 1 else None
 
     def wait(self) -> None:
         if self._state is not None:
@@ -195,11 +242,11 @@ class _Together:
 
 def report(study: Study, setting: Setting, out: str | Path, written: bool = True) -> Report:
     """What the runs that have ended come to."""
-    out = Path(out).expanduser().resolve()
     runs = list(study.runs(setting))
-    outcomes = Work(out, setting).outcomes(runs)
+    work = Work(out, setting, runs)
+    outcomes = work.outcomes(runs)
     if not outcomes:
-        raise ValueError(f"no run of {study.name} has ended in {out}: run the study first")
+        raise ValueError(f"no run of {study.name} has ended in {work.out}: run the study first")
     found = study.report(setting, outcomes)
     if setting.scale == "smoke":
         claims = [replace(claim, verdict="none: so small a scale says nothing") for claim in found.claims]
@@ -214,28 +261,50 @@ def report(study: Study, setting: Setting, out: str | Path, written: bool = True
         **{name: fact for name, fact in circumstances().items() if name != "seed"},
     }
     if written:
-        write(found, out / study.name, facts, outcomes)
+        write(found, work.out / study.name, facts, outcomes)
     return found
 
 
-def _claim(folder: Path, run: Run) -> None:
-    """A folder of other settings is refused, if something in it would be lost or mistaken."""
-    described = json.loads(json.dumps(dict(run.settings), default=str))
-    file = folder / SETTINGS
-    if file.is_file() and ((folder / OUTCOME).is_file() or all_checkpoints(folder / MODEL)):
-        refuse_other(folder, "run", json.loads(file.read_text(encoding="utf-8")), described)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(file, described)
+def described(runs: Sequence[Run]) -> dict[str, Outcome]:
+    """By name, all that makes each run what it is: its settings, and digests of those of the runs that it needs."""
+    found: dict[str, Outcome] = {}
+    named = {run.name: run for run in runs}
+
+    def describe(run: Run) -> Outcome:
+        if run.name not in found:
+            needs = {need: _digest(describe(named[need])) for need in run.needs if need in named}
+            found[run.name] = {"settings": json.loads(json.dumps(dict(run.settings), default=str)), "needs": needs}
+        return found[run.name]
+
+    for run in runs:
+        describe(run)
+    return found
+
+
+def _digest(description: Outcome) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs is then told by its own name."""
+    settings, needs = description["settings"], description.get("needs", {})
+    return {**settings, **{f"what it needs, {name}": digest for name, digest in needs.items()}}
+
+
+def _has_results(folder: Path) -> bool:
+    return any(folder.glob("sweep/runs/*/result.json"))
 
 
 def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
     """False if another process is at it."""
     folder, display = work.folder_of(run.name), work.display
+    folder.mkdir(parents=True, exist_ok=True)
     with _if_alone(folder) as alone:
         if not alone:
             return False
         if work.has_ended(run.name):  # just now, elsewhere
             return False
+        work.claim(run.name)
         if isinstance(display, RunsProgress):
             display.start_run(label, run.size, run.parts)
         work.folder, started = folder, time.monotonic()
@@ -243,7 +312,7 @@ def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
         if run.by == "all" or together.is_first:
             with quiet():
                 outcome = run.do(work)
-        facts = {"name": run.name, "settings": dict(run.settings), "seconds": time.monotonic() - started}
+        facts = {"name": run.name, **work.facts_of(run.name), "seconds": time.monotonic() - started}
         together.wait()
         if together.is_first:
             content = {**facts, **outcome, "circumstances": circumstances()}

@@ -25,8 +25,9 @@ from .intervals import Interval, cell, over, verdict
 from .overlap import baseline
 from .reporting import Claim, Report, Table
 from .study import Outcome, Run, Setting, Study, Work
+from .training_runs import check_texts
 from .windows import SCALES as WINDOW_SCALES
-from .windows import WindowSizes, recurrent, run_name, training_texts, window_runs
+from .windows import WindowSizes, about_recurrent, recurrent, run_name, training_texts, window_runs
 
 CORPUS = "books"
 PAPER = {"recurrent": 0.5331, "plain": 0.5951}
@@ -71,6 +72,8 @@ def runs(setting: Setting) -> list[Run]:
 
 
 def _write(sizes: Sizes, needs: Sequence[str], work: Work) -> Outcome:
+    if any(work.outcome_of(name)["validation_loss"] is None for name in needs):
+        return {"ended": "a model ended with NaN", "said": "not done: a model ended with NaN"}
     plain, ours = (WindowRecurrentForCausalLM.from_pretrained(work.model_of(name)).eval() for name in needs)
     tokenizer = load_tokenizer(str(work.model_of(needs[1])))
     contexts = contexts_of(sizes, [d.ids.long() for d in tokenize(work.corpus(CORPUS).validation, tokenizer)])
@@ -168,6 +171,7 @@ def report_topics(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             f"{setting.sizes.written} tokens, always the likeliest; LDA with {setting.sizes.topics} topics.",
             "Lower: in how many contexts, of those that differ, the recurrent model was closer than this one; the "
             "likelihood of that by chance is the largest over seeds (sign test, two-sided).",
+            about_recurrent(setting.sizes),
             "± is half a 95 % interval over seeds (Student).",
         ),
     )
@@ -178,7 +182,7 @@ COLUMNS = ("model", "divergence, bits", "the paper's", "recurrent lower, %", "th
 
 def _ended(setting: Setting, outcomes: Mapping[str, Outcome]) -> dict[int, Outcome]:
     names = {seed: f"topics-seed{seed}" for seed in range(setting.seeds)}
-    return {seed: outcomes[name] for seed, name in names.items() if name in outcomes}
+    return {seed: outcomes[name] for seed, name in names.items() if "divergence" in outcomes.get(name, {})}
 
 
 def plot(found: Mapping[str, Mapping[int, float]]) -> Figure:
@@ -231,6 +235,7 @@ STUDIES = [
         SCALES,
         runs,
         report_topics,
+        lambda work: check_texts(work, *work.setting.corpora),
     ),
     Study(
         "continuations",
@@ -239,5 +244,6 @@ STUDIES = [
         SCALES,
         runs,
         report_continuations,
+        lambda work: check_texts(work, *work.setting.corpora),
     ),
 ]

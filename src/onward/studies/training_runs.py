@@ -32,6 +32,13 @@ def some_of(documents: Sequence[Document], max_bytes: int | None) -> list[Docume
     return found
 
 
+def check_texts(work: Work, *names: str) -> None:
+    """Looked at before hours are spent."""
+    for name in names:
+        if len(work.corpus(name).train) < 2:
+            raise ValueError(f"corpus {name!r} has a single training document: give at least two")
+
+
 def cut(document: Document, characters: int) -> list[Document]:
     """Pieces of about so many characters, which end with lines."""
     pieces: list[Document] = []

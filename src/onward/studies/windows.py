@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import set_seed
 
-from .. import WindowRecurrenceConfig, add_recurrence
+from .. import WindowRecurrenceConfig, add_recurrence, windows
 from ..corpora import Document
 from ..evaluation import Measures, NothingToSwap, cost, formula_flops_per_token, full_context, measure_memories, plain
 from ..models.window_recurrent import WindowRecurrentForCausalLM
@@ -28,7 +28,9 @@ PLAIN = "plain"
 class WindowSizes:
     """`overlaps` are those of the paper's tables, `more_overlaps` of plain windows only; `recurrent` are fields of the
     recurrent model's configuration. `rates` are tried on `probe_tokens`, for plain windows and for recurrence, and the
-    best on validation are taken. Of validation and test documents the first `held` are read, `held_tokens` of each."""
+    best on validation are taken. Steps are of `rows` segments of `windows_per_segment` windows; with `equal_steps`,
+    other windows and overlaps have as many tokens in a step, rather than as many windows. Of validation and test
+    documents the first `held` are read, `held_tokens` of each (of test documents `test_tokens`)."""
 
     decoder: Decoder = DECODERS["paper"]
     window: int = 300
@@ -39,9 +41,9 @@ class WindowSizes:
     epochs: float = 2
     windows_per_segment: int = 20
     rows: int = 8
-    rates: tuple[float, ...] = (5e-5,)
+    rates: tuple[float, ...] = (2e-5, 5e-5, 1e-4)
     carrier_rate: float = 1e-3
-    probe_tokens: int = 0
+    probe_tokens: int = 10_000_000
     schedule: str = "constant"
     warmup_steps: int = 100
     evaluate_every: int = 2_000_000
@@ -49,6 +51,8 @@ class WindowSizes:
     train_bytes: int | None = None
     held: int | None = None
     held_tokens: int | None = 15_000
+    test_tokens: int | None = None
+    equal_steps: bool = False
     checkpointing: bool = True
 
 
@@ -72,6 +76,8 @@ SCALES = {
         train_bytes=20_000,
         held=3,
         held_tokens=150,
+        test_tokens=150,
+        equal_steps=True,
         checkpointing=False,
     ),
     "laptop": WindowSizes(
@@ -93,6 +99,8 @@ SCALES = {
         train_bytes=30_000_000,
         held=12,
         held_tokens=6_000,
+        test_tokens=6_000,
+        equal_steps=True,
         checkpointing=False,
     ),
     "paper": WindowSizes(),
@@ -119,6 +127,13 @@ class Variant:
         return config.with_carrier("constant") if constant_of else config
 
     @property
+    def kind(self) -> str:
+        """Those of a kind have one learning rate."""
+        if self.config.carrier != "none":
+            return "recurrent"
+        return PLAIN if self.label == PLAIN else self.label
+
+    @property
     def carries(self) -> bool:
         return self.config.carrier not in ("none", "constant")
 
@@ -136,6 +151,17 @@ def recurrent(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
     return Variant("recurrent", sizes.recurrent, window, overlap)
 
 
+def about_recurrent(sizes: WindowSizes) -> str:
+    """For the notes of a report that has the paper's figures beside it."""
+    config = WindowRecurrenceConfig(**sizes.recurrent)
+    if config.carrier == "pooled" and not config.residual:
+        return "recurrent is the paper's module."
+    return (
+        f"recurrent is our carrier {config.carrier!r} with its defaults, not the paper's module to the letter, which "
+        "needs far more training than there is here before its content counts; the study carriers has both."
+    )
+
+
 def constant(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
     return Variant("constant", {**sizes.recurrent, "constant_of": "recurrent"}, window, overlap)
 
@@ -147,7 +173,9 @@ def window_runs(setting: Setting, corpus: str, variants: Sequence[Variant]) -> l
     """The backbone, trials of learning rates, and every variant with every seed."""
     sizes: WindowSizes = setting.sizes
     before = backbone_runs(setting, sizes.decoder)
-    trials = {kind: _trials(setting, corpus, kind) for kind in (PLAIN, "recurrent")} if len(sizes.rates) > 1 else {}
+    tried = {PLAIN: plain_windows(sizes.window), "recurrent": recurrent(sizes, sizes.window)}
+    tried |= {variant.kind: variant for variant in variants if variant.kind not in tried}
+    trials = {kind: _trials(setting, corpus, v) for kind, v in tried.items()} if len(sizes.rates) > 1 else {}
     seeds = range(setting.seeds)
     return [
         *before,
@@ -160,12 +188,11 @@ def run_name(corpus: str, variant: Variant, seed: int) -> str:
     return f"{corpus}-{variant.name}-seed{seed}"
 
 
-def _trials(setting: Setting, corpus: str, kind: str) -> list[Run]:
+def _trials(setting: Setting, corpus: str, variant: Variant) -> list[Run]:
     sizes: WindowSizes = setting.sizes
-    variant = plain_windows(sizes.window) if kind == PLAIN else recurrent(sizes, sizes.window)
     return [
         Run(
-            f"{corpus}-rate-{kind}-{rate:g}",
+            f"{corpus}-rate-{variant.kind}-{rate:g}",
             _settings(setting, corpus, variant, 0, sizes.probe_tokens) | {"rate": rate},
             partial(_train, setting, corpus, variant, 0, rate, sizes.probe_tokens),
             _backbone(sizes),
@@ -178,10 +205,9 @@ def _trials(setting: Setting, corpus: str, kind: str) -> list[Run]:
 def _main(
     setting: Setting, corpus: str, variant: Variant, seed: int, trials: Mapping[str, Sequence[Run]]
 ) -> Run:
-    """With the learning rate that was best: of plain windows, or of recurrence."""
+    """With the learning rate that was best for its kind."""
     sizes: WindowSizes = setting.sizes
-    kind = PLAIN if variant.config.carrier == "none" else "recurrent"
-    tried = [run.name for run in trials.get(kind, ())]
+    tried = [run.name for run in trials.get(variant.kind, ())]
 
     def do(work: Work) -> Outcome:
         rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
@@ -243,11 +269,12 @@ def _train(
     backbone, tokenizer = load(work, sizes.decoder)
     set_seed(seed)
     model = add_recurrence(backbone, variant.config)
+    rows, windows_per_segment = step_of(sizes, variant)
     recipe = TrainingRecipe(
         learning_rate=rate,
         carrier_learning_rate=sizes.carrier_rate,
-        batch_size=sizes.rows,
-        windows_per_segment=sizes.windows_per_segment,
+        batch_size=rows,
+        windows_per_segment=windows_per_segment,
         epochs=sizes.epochs,
         max_tokens=tokens,
         schedule=sizes.schedule,
@@ -259,7 +286,7 @@ def _train(
     )
     held = {
         "validation": tokenize(work.corpus(corpus).validation[: sizes.held], tokenizer, sizes.held_tokens),
-        "test": tokenize(work.corpus(corpus).test[: sizes.held], tokenizer, sizes.held_tokens),
+        "test": tokenize(work.corpus(corpus).test[: sizes.held], tokenizer, sizes.test_tokens),
     }
     outcome = train_once(work, model, training_texts(sizes, corpus, work), held["validation"], tokenizer, recipe)
     if outcome["validation_loss"] is None or not measured:
@@ -268,7 +295,17 @@ def _train(
     flops = {o: formula_flops_per_token(model, variant.window, o) for o in (variant.overlap, *variant.others)}
     spent = cost(model)
     added = {"counted_flops": spent.counted, "parameters_added": spent.parameters_added}
-    return outcome | {"read": read, "flops": flops, **added}
+    return outcome | {"read": read, "flops": flops, "rows_and_windows": step_of(sizes, variant), **added}
+
+
+def step_of(sizes: WindowSizes, variant: Variant) -> tuple[int, int]:
+    """Rows and windows of a segment: as many tokens in a step for all variants, or as many windows."""
+    if not sizes.equal_steps:
+        return sizes.rows, sizes.windows_per_segment
+    segment = sizes.windows_per_segment * sizes.window
+    count = max(1, round((segment - variant.overlap) / (variant.window - variant.overlap)))
+    length = windows.segment_length(count, variant.window, variant.overlap)
+    return max(1, round(sizes.rows * segment / length)), count
 
 
 def training_texts(sizes: WindowSizes, corpus: str, work: Work) -> list[Document]:

@@ -1,0 +1,357 @@
+"""An encoder that answers questions over many windows: its model, how it learns, and what it answers.
+
+Every window begins with the question. A span head scores each token of all paragraphs as the answer's first and last;
+the first token's vectors, pooled over windows, tell whether the answer is a span, yes or no.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers.modeling_outputs import ModelOutput
+
+from ..finetuning.answers import exact_match, f1, normalize
+from ..finetuning.run import FineTuner
+from ..models.window_recurrent import WindowRecurrentForSequenceClassification
+from ..questions import KINDS, EncodedQuestion, Question
+from ..state import where_rows
+from ..training.checkpoints import last_checkpoint
+
+LONGEST_ANSWER = 30
+NO_TOKEN = -100  # what cross_entropy leaves out
+
+
+@dataclass
+class Reading(ModelOutput):
+    """Logits of the answer's kind [B, 3], and of its first and last token [B, N]: -inf where there is no context."""
+
+    loss: Tensor | None = None
+    kinds: Tensor | None = None
+    starts: Tensor | None = None
+    ends: Tensor | None = None
+
+
+class QuestionReader(nn.Module):
+    """A window-recurrent classifier of documents, whose last layer feeds a span head."""
+
+    def __init__(self, reader: WindowRecurrentForSequenceClassification, spans: nn.Linear):
+        super().__init__()
+        self.reader, self.spans = reader, spans
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        prefix_length: Tensor,
+        token_type_ids: Tensor | None = None,
+        kind: Tensor | None = None,
+        start: Tensor | None = None,
+        end: Tensor | None = None,
+    ) -> Reading:
+        """kind, start, end: [B]; where the answer is no span, start and end are NO_TOKEN."""
+        read = self.reader(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            prefix_length=prefix_length,
+            labels=kind,
+            output_hidden_states=True,
+        )
+        reading = self.scored(read.hidden_states[-1], read.logits, attention_mask, prefix_length)
+        if kind is not None:
+            losses, counted = span_losses(reading, start, end)
+            reading.loss = read.loss + losses.sum() / counted.sum().clamp(min=1)
+        return reading
+
+    def scored(self, hidden: Tensor, kinds: Tensor, attention_mask: Tensor, prefix_length: Tensor) -> Reading:
+        """hidden: [B, N, k], of the whole document."""
+        places = torch.arange(hidden.shape[1], device=hidden.device)
+        context = attention_mask.bool() & (places >= prefix_length[:, None])
+        starts, ends = self.spans(hidden).masked_fill(~context[..., None], -torch.inf).unbind(-1)
+        return Reading(kinds=kinds, starts=starts, ends=ends)
+
+
+def span_head(encoder: Any) -> nn.Linear:
+    """Scores of a token as the first and as the last, drawn as the encoder's configuration says of its own heads."""
+    head = nn.Linear(encoder.hidden_size, 2)
+    nn.init.normal_(head.weight, std=encoder.initializer_range)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def span_losses(reading: Any, start: Any, end: Any) -> tuple[Tensor, Tensor]:
+    """Of every row the mean of its first and last token's, normalised over the whole document; and which rows have
+    a span at all."""
+    of_starts = cross_entropy(reading.starts, start, ignore_index=NO_TOKEN, reduction="none")
+    of_ends = cross_entropy(reading.ends, end, ignore_index=NO_TOKEN, reduction="none")
+    return (of_starts + of_ends) / 2, start != NO_TOKEN
+
+
+def best_span(starts: Tensor, ends: Tensor, longest: int = LONGEST_ANSWER) -> tuple[int, int]:
+    """The first and last token with the highest sum of logits, of at most `longest` tokens. starts, ends: [N]."""
+    found, best = (0, 0), -torch.inf
+    for more in range(min(longest, len(starts))):
+        sums = starts[: len(starts) - more] + ends[more:]
+        token = int(sums.argmax())
+        if sums[token] > best:
+            best, found = float(sums[token]), (token, token + more)
+    return found
+
+
+def read_swapped(model: QuestionReader, batch: Mapping[str, Tensor], others: Sequence[int]) -> Reading:
+    """Every window with the memory that row `others[r]`'s last window has left, instead of its own."""
+    given = {name: batch[name] for name in ("input_ids", "token_type_ids", "prefix_length") if name in batch}
+    mask, window = batch["attention_mask"].bool(), model.reader.config.window
+    prefix = batch["prefix_length"][:, None]
+    # Window 0 begins with the prefix; the others have so much less room for what is new.
+    number = ((torch.arange(mask.shape[1], device=mask.device) - prefix) // (window - prefix)).clamp(min=0)
+    hidden: Any = 0
+    state = memory = read = None
+    for current in range(int(number[mask].max()) + 1):
+        inside = mask & (number == current)
+        read = model.reader(**given, attention_mask=inside, state=state, output_hidden_states=True)
+        hidden = hidden + read.hidden_states[-1]  # zeros where nothing was read
+        left = read.state.memory
+        memory = left if memory is None else where_rows(inside.any(1), left, memory)
+        state = replace(read.state, memory=memory).swap_memories(others)
+    assert read is not None
+    return model.scored(hidden, read.logits, batch["attention_mask"], batch["prefix_length"])
+
+
+# --- learning --------------------------------------------------------------------------------------
+
+
+def collate(questions: Sequence[EncodedQuestion], padding: int) -> dict[str, Tensor]:
+    width = max(map(len, questions))
+
+    def padded(rows: Sequence[Any], fill: int) -> Tensor:
+        result = torch.full((len(rows), width), fill)
+        for place, row in enumerate(rows):
+            result[place, : len(row)] = torch.as_tensor(row)
+        return result
+
+    spans = [question.answer or (NO_TOKEN, NO_TOKEN) for question in questions]
+    batch = {
+        "input_ids": padded([question.input_ids for question in questions], padding),
+        "attention_mask": padded([torch.ones(len(question)) for question in questions], 0),
+        "prefix_length": torch.tensor([question.prefix for question in questions]),
+        "kind": torch.tensor([KINDS.index(question.question.kind) for question in questions]),
+        "start": torch.tensor([start for start, _ in spans]),
+        "end": torch.tensor([end for _, end in spans]),
+    }
+    if questions[0].token_type_ids is not None:
+        batch["token_type_ids"] = padded([question.token_type_ids for question in questions], 0)
+    return batch
+
+
+class InOrder(Dataset):
+    """Every question once in an epoch, in batches of like length: a batch has as many windows as its longest document.
+
+    The order depends on nothing but the seed, so that runs are paired, and a killed one finds its place again.
+    """
+
+    def __init__(self, questions: Sequence[EncodedQuestion], rows: int, epochs: int, seed: int):
+        self.questions = questions
+        self.order = _order([len(question) for question in questions], rows, epochs, seed)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> EncodedQuestion:
+        return self.questions[self.order[index]]
+
+
+BATCHES_SORTED = 20
+
+
+def _order(lengths: Sequence[int], rows: int, epochs: int, seed: int) -> list[int]:
+    draw = random.Random(seed)
+    found: list[int] = []
+    for _ in range(epochs):
+        shuffled = draw.sample(range(len(lengths)), len(lengths))
+        some = rows * BATCHES_SORTED
+        parts = [sorted(shuffled[i : i + some], key=lengths.__getitem__) for i in range(0, len(shuffled), some)]
+        batches = [part[i : i + rows] for part in parts for i in range(0, len(part), rows)]
+        whole = [batch for batch in batches if len(batch) == rows]
+        draw.shuffle(whole)  # a batch that is not full would shift all after it
+        found += [number for batch in whole for number in batch]
+        found += [number for batch in batches if len(batch) < rows for number in batch]
+    return found
+
+
+class Learner(FineTuner):
+    """Carriers have a learning rate of their own."""
+
+    carrier_rate: float | None = None
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            reader: Any = self.model if model is None else model
+            kind, options = self.get_optimizer_cls_and_kwargs(self.args, reader)
+            self.optimizer = kind(self._groups(reader), **options)
+        return self.optimizer
+
+    def _groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        decayed = set(self.get_decay_parameter_names(model))
+        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            groups.setdefault((name in decayed, "carrier." in name), []).append(parameter)
+        return [
+            {
+                "params": parameters,
+                "weight_decay": self.args.weight_decay if decays else 0.0,
+                "lr": self.carrier_rate if added and self.carrier_rate is not None else self.args.learning_rate,
+            }
+            for (decays, added), parameters in groups.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`carrier_rate`: of the carrier, if it is not that of all; `warmup`: the share of steps in which rates rise."""
+
+    rate: float
+    carrier_rate: float | None
+    rows: int
+    warmup: float
+    seed: int
+    checkpoint_every: int
+
+
+def learn(
+    model: QuestionReader,
+    questions: Dataset,
+    collator: Callable[[Any], dict[str, Tensor]],
+    recipe: Recipe,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> None:
+    """Every question of the data set once, in its order. Goes on from the last checkpoint in `folder`."""
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        seed=recipe.seed,
+        num_train_epochs=1,
+        per_device_train_batch_size=recipe.rows,
+        train_sampling_strategy="sequential",
+        learning_rate=recipe.rate,
+        lr_scheduler_type="linear",
+        warmup_steps=recipe.warmup,  # a share
+        weight_decay=0.01,
+        bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        use_cpu=not torch.accelerator.is_available(),
+        save_strategy="steps",
+        save_steps=recipe.checkpoint_every,
+        save_total_limit=2,
+        eval_strategy="no",
+        logging_steps=10,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.accelerator.is_available(),
+        disable_tqdm=True,
+        log_level="passive",
+        report_to="none",
+    )
+    arguments._n_gpu = min(1, arguments.n_gpu)  # or several GPUs would make the batch so many times larger
+    learner = Learner(
+        model,  # type: ignore[arg-type]  # Trainer takes any module that returns a loss
+        arguments,
+        data_collator=collator,
+        train_dataset=questions,
+        callbacks=list(callbacks),
+    )
+    learner.carrier_rate = recipe.carrier_rate
+    learner.remove_callback(PrinterCallback)
+    last = last_checkpoint(folder)
+    learner.train(resume_from_checkpoint=None if last is None else str(last))
+
+
+# --- answering -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scores:
+    """In percent, of all questions and by kind of answer; and the loss of spans, which shows more than scores can while
+    most answers are wrong."""
+
+    f1: float
+    exact_match: float
+    by_kind: dict[str, dict[str, float]]
+    span_loss: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    questions: list[Question]
+    texts: list[str]
+    loss: float
+    span_loss: float
+
+    def scores(self) -> Scores:
+        rows = [(q.kind, *score(text, q.answer)) for q, text in zip(self.questions, self.texts, strict=True)]
+        by_kind = {}
+        for kind in KINDS:
+            of_kind = [row for row in rows if row[0] == kind]
+            if of_kind:
+                by_kind[kind] = {"f1": _percent([row[1] for row in of_kind]), "questions": len(of_kind)}
+        of_all, exact = _percent([row[1] for row in rows]), _percent([row[2] for row in rows])
+        return Scores(of_all, exact, by_kind, self.span_loss)
+
+
+def _percent(values: Sequence[float]) -> float:
+    return 100 * sum(values) / len(values)
+
+
+def score(answer: str, right: str) -> tuple[float, float]:
+    """F1 and exact match as HotpotQA's official script has them: yes and no share no words with a span."""
+    exact = exact_match(answer, right)
+    alone = {"yes", "no", "noanswer"} & {normalize(answer), normalize(right)}
+    if alone or not normalize(answer) or not normalize(right):
+        return (exact if alone else 0.0), exact
+    return f1(answer, right), exact
+
+
+@torch.no_grad()
+def answer(
+    model: QuestionReader, questions: Sequence[EncodedQuestion], padding: int, rows: int, swapped: bool = False
+) -> Answers:
+    """What the model answers, and its loss as in training: that of kinds, and that of spans where there are some."""
+    model.eval()
+    device = next(model.parameters()).device
+    order = sorted(range(len(questions)), key=lambda number: len(questions[number]))
+    texts = [""] * len(questions)
+    sums = torch.zeros(3)
+    for places in _batches(order, rows):
+        some = [questions[place] for place in places]
+        batch = {name: value.to(device) for name, value in collate(some, padding).items()}
+        reading: Any
+        if swapped:
+            reading = read_swapped(model, batch, [*range(1, len(places)), 0])
+        else:
+            reading = model(**{name: v for name, v in batch.items() if name not in ("kind", "start", "end")})
+        of_spans, counted = span_losses(reading, batch["start"], batch["end"])
+        of_kinds = cross_entropy(reading.kinds, batch["kind"], reduction="sum")
+        sums += torch.stack([of_kinds, of_spans.sum(), counted.sum()]).float().cpu()
+        kinds = reading.kinds.argmax(-1).tolist()
+        for row, (place, question) in enumerate(zip(places, some, strict=True)):
+            spans = best_span(reading.starts[row].float().cpu(), reading.ends[row].float().cpu())
+            texts[place] = question.text_of(*spans) if kinds[row] == 0 else KINDS[kinds[row]]
+    span_loss = float(sums[1] / sums[2].clamp(min=1))
+    loss = float(sums[0] / len(questions)) + span_loss
+    return Answers([question.question for question in questions], texts, loss, span_loss)
+
+
+def _batches(order: Sequence[int], rows: int) -> list[Sequence[int]]:
+    """A last one of a single question goes with those before it: alone it would have no other's memory to swap."""
+    batches = [order[start : start + rows] for start in range(0, len(order), rows)]
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [[*batches[-2], *batches[-1]]]
+    return batches
