@@ -126,7 +126,7 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
         for name in ("books", "wikipedia")
         for document in tokenize(work.corpus(name).validation[: decoder.held], tokenizer, decoder.held_tokens)
     ]
-    outcome = train_once(work, model, _texts(decoder, work), held, tokenizer, recipe)
+    outcome = train_once(work, model, (BACKBONE, partial(_texts, decoder, work)), held, tokenizer, recipe)
     if outcome["validation_loss"] is None:
         raise ArithmeticError(f"the backbone ended with NaN ({outcome['ended']}): give it a smaller learning_rate")
     if work.is_first:

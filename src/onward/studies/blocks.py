@@ -168,7 +168,8 @@ class _Place:
         )
         texts = work.corpus(self.corpus)
         held = [tokenize(s[: sizes.held], tokenizer, sizes.held_tokens) for s in (texts.validation, texts.test)]
-        outcome = train_once(work, model, _texts(sizes, self.corpus, work), held[0], tokenizer, recipe)
+        training = (f"{self.corpus}, {self.vocabulary}", partial(_texts, sizes, self.corpus, work))
+        outcome = train_once(work, model, training, held[0], tokenizer, recipe)
         if outcome["validation_loss"] is None or not measured:
             return outcome
         found = measure(model.eval(), held[1])

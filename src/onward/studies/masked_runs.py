@@ -198,7 +198,8 @@ def _pretrain(
         seed=seed,
     )
     held_out = tokenize(work.corpus("text").validation[: sizes.held], tokenizer, sizes.held_tokens)
-    return train_once(work, model, _training_texts(sizes, work), held_out, tokenizer, recipe)
+    texts = (f"text, {vocabulary}", partial(_training_texts, sizes, work))
+    return train_once(work, model, texts, held_out, tokenizer, recipe)
 
 
 def _training_texts(sizes: Sizes, work: Work) -> list[Document]:

@@ -128,13 +128,17 @@ class Work:
         for run in self._described:  # those that others need come first, and with them what is really different
             self.has_ended(run)
         self.is_first = os.environ.get("RANK", "0") == "0"  # of several processes
-        self._corpora: dict[str, Corpus] = {}
+        self._made: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What many runs need, such as tokens of a corpus, is made by the first of them."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def corpus(self, name: str) -> Corpus:
-        """Read once; documents themselves are read when they are asked for."""
-        if name not in self._corpora:
-            self._corpora[name] = load_corpus(self.setting.corpora[name])
-        return self._corpora[name]
+        """Documents themselves are read when they are asked for."""
+        return self.once(("corpus", name), lambda: load_corpus(self.setting.corpora[name]))
 
     def folder_of(self, run: str) -> Path:
         return self.out / "runs" / run

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..corpora import Document
-from ..streams import TokenizedDocument
+from ..models.block_recurrent import BlockRecurrentForCausalLM
+from ..streams import TokenizedDocument, tokenize
 from ..training import NonFiniteLossError, TrainingRecipe, train
 from ..training.record import read_result
 from ..vocabularies import load_tokenizer, train_vocabulary
@@ -72,15 +73,19 @@ def tokenizer_of(work: Work, run: str) -> PreTrainedTokenizerBase:
 def train_once(
     work: Work,
     model: PreTrainedModel,
-    training: Iterable[Document] | Sequence[TokenizedDocument],
+    training: tuple[str, Callable[[], list[Document]]],
     validation: Sequence[TokenizedDocument],
     tokenizer: PreTrainedTokenizerBase,
     recipe: TrainingRecipe,
 ) -> Outcome:
-    """Trains into the run's folder. A loss that becomes NaN is an outcome too."""
+    """Trains into the run's folder on texts that, by this name, are tokenized only once. A loss that becomes NaN is an
+    outcome too."""
+    name, texts = training
+    ends = isinstance(model, BlockRecurrentForCausalLM)  # as `train` would do it
+    tokenized = work.once(("tokens", name, ends), lambda: tokenize(texts(), tokenizer, add_end=ends))
     facts = {"parameters": model.num_parameters(), "learning_rate": recipe.learning_rate, "seed": recipe.seed}
     try:
-        train(model, training, validation, tokenizer, work.folder / MODEL, recipe, progress=work.display)
+        train(model, tokenized, validation, tokenizer, work.folder / MODEL, recipe, progress=work.display)
     except NonFiniteLossError as error:
         return {**facts, "validation_loss": None, "ended": str(error), "said": str(error)}
     result = read_result(work.folder / MODEL)

@@ -288,7 +288,8 @@ def _train(
         "validation": tokenize(work.corpus(corpus).validation[: sizes.held], tokenizer, sizes.held_tokens),
         "test": tokenize(work.corpus(corpus).test[: sizes.held], tokenizer, sizes.test_tokens),
     }
-    outcome = train_once(work, model, training_texts(sizes, corpus, work), held["validation"], tokenizer, recipe)
+    texts = (f"{corpus}, of windows", partial(training_texts, sizes, corpus, work))
+    outcome = train_once(work, model, texts, held["validation"], tokenizer, recipe)
     if outcome["validation_loss"] is None or not measured:
         return outcome
     read = {split: _read(model.eval(), variant, documents) for split, documents in held.items()}
