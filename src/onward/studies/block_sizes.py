@@ -11,7 +11,7 @@ from ..models.block_recurrent.configuration_block_recurrent import BASE as PAPER
 from ..models.block_recurrent.configuration_block_recurrent import layer_at
 from .blocks import BASELINE, RECURRENT, BlockReadings, BlockSizes, Row, block_runs
 from .intervals import Interval, cell, differences, over, verdict
-from .reporting import Claim, Report, Table
+from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study, Work
 from .training_runs import check_texts
 
@@ -82,7 +82,7 @@ def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             claims.append(Claim(claim, saw, f"{gain.text(4)} bits per token", verdict(gain)))
     return Report(
         "A larger size",
-        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        summary_of(claims),
         [Table("Table 2", SCALE_COLUMNS, rows)],
         claims=claims,
         notes=NOTES,
@@ -163,7 +163,7 @@ def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
     claims = _claims(sizes, by_window, by_states, by_layers)
     return Report(
         "Windows, states and recurrent layers",
-        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        summary_of(claims),
         tables,
         {"windows_and_states": plot(by_window, by_states)} if base else {},
         claims,

@@ -128,7 +128,7 @@ class _Place:
         tried = [run.name for run in trials.get(RECURRENT if carries else BASELINE, ())]
 
         def do(work: Work) -> Outcome:
-            rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
+            rate = work.best_rate(tried, sizes.rates[0])
             return self._train(row, seed, rate, sizes.tokens, work, measured=True)
 
         settings = self._settings(row, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"}

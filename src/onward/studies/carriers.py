@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from .backbone import CORPORA
 from .intervals import UNSEEN, Interval, cell, differences, over, verdict
 from .overlap import baseline
-from .reporting import Claim, Report, Table
+from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study
 from .training_runs import check_texts
 from .windows import SCALES as WINDOW_SCALES
@@ -151,7 +151,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     claims = _claims(sizes, found)
     return Report(
         "Carriers",
-        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        summary_of(claims),
         [Table("Every carrier", COLUMNS, rows)],
         {"loss_by_position": plot(sizes, readings, "by_position")}
         | {"loss_by_window": plot(sizes, readings, "by_window")}

@@ -223,7 +223,7 @@ def _main(setting: Setting, name: str, seed: int, trials: Mapping[str, Sequence[
     tried = [run.name for run in trials.get(DISJOINT if name == DISJOINT else OURS, ())]
 
     def do(work: Work) -> Outcome:
-        rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
+        rate = work.best_rate(tried, sizes.rates[0])
         return _train(setting, name, seed, rate, sizes.questions, sizes.epochs, work, tested=True)
 
     return Run(

@@ -154,7 +154,7 @@ def _main(
     settings = _pretraining_settings(setting, name, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"}
 
     def do(work: Work) -> Outcome:
-        rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
+        rate = work.best_rate(tried, sizes.rates[0])
         return _pretrain(setting, vocabulary.name, name, seed, rate, sizes.tokens, work)
 
     needs = (vocabulary.name, *tried)

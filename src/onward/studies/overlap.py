@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ..evaluation import plots
 from .backbone import CORPORA
 from .intervals import Interval, cell, over, verdict
-from .reporting import Claim, Report, Table
+from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study
 from .training_runs import check_texts
 from .windows import (
@@ -84,12 +84,11 @@ def report(corpus: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Re
             told = paper["recurrent"] if read == "true" else ()
             row(label, recurrent(sizes, sizes.window, overlap), overlap, read, told)
     claims = _claims(readings, sizes, corpus)
-    summary = " ".join(f"{claim.claim}: {claim.verdict} ({claim.we_saw})." for claim in claims)
     of_paper = ("paper, validation", "paper, test")
     columns = ("model", "overlap", "validation perplexity", "test perplexity", "FLOPs/token", *of_paper)
     return Report(
         f"Overlap, {corpus}",
-        summary or "Too little has run to say anything yet.",
+        summary_of(claims),
         [Table(TITLES[corpus], columns, rows)],
         {"perplexity_by_flops": plot(points)} if rows else {},
         claims,

@@ -47,6 +47,11 @@ class Claim:
     verdict: str
 
 
+def summary_of(claims: Sequence[Claim]) -> str:
+    judged = " ".join(f"{claim.claim}: {claim.verdict} ({claim.we_saw})." for claim in claims)
+    return judged or "Too little has run to say anything yet."
+
+
 CLAIMS = ("claim", "the paper saw", "we saw", "verdict")
 
 

@@ -190,6 +190,10 @@ class Work:
             raise ArithmeticError(f"all of {', '.join(runs)} ended with NaN: give the study smaller learning rates")
         return min(ended, key=lambda run: ended[run])
 
+    def best_rate(self, trials: Sequence[str], otherwise: float) -> float:
+        """The learning rate of the best of these runs; the only one there is, where none were tried."""
+        return self.outcome_of(self.best_of(trials))["learning_rate"] if trials else otherwise
+
 
 def conduct(study: Study, setting: Setting, out: str | Path, progress: bool = True) -> Report:
     """Does what has not been done yet, and writes what it comes to into `out`/`study.name`.

@@ -23,7 +23,7 @@ from ..vocabularies import load_tokenizer
 from .backbone import CORPORA
 from .intervals import Interval, cell, over, verdict
 from .overlap import baseline
-from .reporting import Claim, Report, Table
+from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study, Work
 from .training_runs import check_texts
 from .windows import SCALES as WINDOW_SCALES
@@ -162,7 +162,7 @@ def report_topics(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             claims.append(Claim(claim, saw, f"{gain.text(4)} bits closer", verdict(gain)))
     return Report(
         "Topics of continuations",
-        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        summary_of(claims),
         [Table("Jensen-Shannon divergence between context and continuation", COLUMNS, rows)] if ended else [],
         {"divergence": plot(found)} if ended else {},
         claims,

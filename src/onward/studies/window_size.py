@@ -12,7 +12,7 @@ from ..evaluation import plots
 from .backbone import CORPORA
 from .intervals import FAILS, HOLDS, UNSEEN, Interval, cell, differences, over, verdict
 from .overlap import baseline as overlap_baseline
-from .reporting import Claim, Report, Table
+from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study
 from .training_runs import check_texts
 from .windows import SCALES as WINDOW_SCALES
@@ -88,7 +88,7 @@ def report_sizes(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             claims.append(Claim("The gain grows as windows shrink", "yes (Figure 4)", seen, verdict(wider)))
     return Report(
         "Window size",
-        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        summary_of(claims),
         [Table("Figure 4: perplexity by window size", COLUMNS, rows)],
         {"perplexity_by_window": plot_sizes(curves)} if rows else {},
         claims,
@@ -193,7 +193,7 @@ def report_pareto(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         claims.append(Claim("All recurrent models lie on the Pareto frontier", "yes (Figure 5)", seen, judged))
     return Report(
         "Perplexity against FLOPs",
-        " ".join(f"{c.claim}: {c.verdict} ({c.we_saw})." for c in claims) or "Too little has run to say anything yet.",
+        summary_of(claims),
         [Table("Figure 5: perplexity and FLOPs", ("model", "window", "FLOPs/token", "test", "on the frontier"), rows)],
         {"pareto": plot_pareto(found)} if found else {},
         claims,

@@ -129,9 +129,7 @@ class Variant:
     @property
     def kind(self) -> str:
         """Those of a kind have one learning rate."""
-        if self.config.carrier != "none":
-            return "recurrent"
-        return PLAIN if self.label == PLAIN else self.label
+        return self.label if self.config.carrier == "none" else "recurrent"
 
     @property
     def carries(self) -> bool:
@@ -210,7 +208,7 @@ def _main(
     tried = [run.name for run in trials.get(variant.kind, ())]
 
     def do(work: Work) -> Outcome:
-        rate = work.outcome_of(work.best_of(tried))["learning_rate"] if tried else sizes.rates[0]
+        rate = work.best_rate(tried, sizes.rates[0])
         return _train(setting, corpus, variant, seed, rate, sizes.tokens, work, measured=True)
 
     return Run(
