@@ -9,41 +9,13 @@ from matplotlib.figure import Figure
 from ..evaluation import plots
 from ..models.block_recurrent.configuration_block_recurrent import BASE as PAPER_SIZES
 from ..models.block_recurrent.configuration_block_recurrent import layer_at
-from .blocks import BASELINE, RECURRENT, BlockReadings, BlockSizes, Row, block_runs
+from .blocks import BASELINE, LAPTOP, RECURRENT, SMOKE, BlockReadings, BlockSizes, Row, block_runs
 from .intervals import Interval, cell, differences, over, verdict
 from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study, Work
 from .training_runs import check_texts
 
 CORPUS = "books"
-SMOKE = BlockSizes(
-    changes={"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "window": 8, "dropout": 0.0},
-    vocabulary=300,
-    tokens=600,
-    tokens_per_step=256,
-    rates=(0.1, 1.0),
-    probe_tokens=300,
-    warmup_steps=1,
-    evaluate_every=10_000,
-    train_bytes=20_000,
-    piece=600,
-    held=2,
-    held_tokens=100,
-)
-LAPTOP = BlockSizes(
-    changes={"hidden_size": 128, "num_hidden_layers": 6, "num_attention_heads": 2, "window": 32, "dropout": 0.0},
-    vocabulary=2_000,
-    tokens=1_000_000,
-    tokens_per_step=2_048,
-    rates=(0.25, 0.5, 1.0),
-    probe_tokens=400_000,
-    warmup_steps=100,
-    evaluate_every=500_000,
-    train_bytes=20_000_000,
-    piece=60_000,
-    held=8,
-    held_tokens=4_000,
-)
 CORPORA = {
     "smoke": {CORPUS: "shakespeare"},
     "laptop": {CORPUS: "pg19"},
