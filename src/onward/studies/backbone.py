@@ -45,7 +45,7 @@ class Decoder:
     vocabulary: int = 8_000
     context: int = 512
     tokens: int = 10_000_000
-    rows: int = 16
+    rows: int = 8
     learning_rate: float = 1e-3
     warmup_steps: int = 200
     evaluate_every: int = 1_000_000
@@ -141,9 +141,16 @@ def decoder_config(decoder: Decoder, **more: Any) -> PreTrainedConfig:
         return GPT2Config()  # which is that one's
     if decoder.name is not None:
         return AutoConfig.from_pretrained(decoder.name)
-    shape = {"n_embd": decoder.width, "n_layer": decoder.layers, "n_head": decoder.heads}
-    without = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    return GPT2Config(**{"vocab_size": decoder.vocabulary, "n_positions": decoder.context, **shape, **without, **more})
+    fields: dict[str, Any] = {
+        "vocab_size": decoder.vocabulary,
+        "n_positions": decoder.context,
+        "n_embd": decoder.width,
+        "n_layer": decoder.layers,
+        "n_head": decoder.heads,
+        "activation_function": "gelu_pytorch_tanh",  # GPT-2's own, in one operation instead of eight
+    }
+    without_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return GPT2Config(**fields | without_dropout | more)
 
 
 def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
