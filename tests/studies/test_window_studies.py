@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from families import recurrent as recurrent_model
+from safetensors.torch import load_file
 from test_masked_study import run
 
 from onward.evaluation import plain
@@ -69,16 +70,33 @@ def test_carriers(place: Path) -> None:
     assert any(name.startswith("books-rate-full-") for name in saved), "the longest context has a rate of its own"
 
 
+def test_carriers_of_a_model_that_stays_as_it_is(place: Path) -> None:
+    said = run(f"study pretrained --scale smoke --seeds 2 --out {place}")
+    assert "| spans | 4 |" in said and "| constant for spans | 4 |" in said and "| history |" not in said
+    saved = json.loads((place / "smoke" / "pretrained" / "results.json").read_text())["outcomes"]
+    assert not any("rate-plain" in name or "rate-full" in name for name in saved), "what is not trained has no rate"
+    names = [f"pretrained-books-plain-window24-seed{seed}" for seed in (0, 1)]
+    first, second = (saved[name] for name in names)
+    assert first["tokens"] == 0 and (first["name"], second["name"]) == tuple(names) and second["seed"] == 1
+    assert second["read"] == first["read"] and second["settings"]["seed"] == 1
+    models = place / "smoke" / "runs"
+    backbone = load_file(models / "backbone" / "model" / "backbone" / "model.safetensors")
+    trained = load_file(models / "pretrained-books-spans-window24-seed1" / "model" / "model.safetensors")
+    kept = {name.removeprefix("backbone."): tensor for name, tensor in trained.items() if name.startswith("backbone.")}
+    assert set(backbone) <= set(kept) and all(torch.equal(kept[name], backbone[name]) for name in backbone)
+
+
 def losses_of_carriers(losses: dict[str, float], seeds: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
     """By what tables call them; swapped memories are 0.125 worse. Seeds differ by 0.1 in all."""
     outcomes: dict[str, Any] = {}
-    for name, variant in carriers.variants(STUDIES["carriers"].sizes["smoke"]).items():
+    sizes = STUDIES["carriers"].sizes["smoke"]
+    for name, variant in carriers.variants(sizes).items():
         for seed in seeds:
             loss = losses.get(name, 3.0) + 0.1 * seed
             read = {"true": loss, "swapped": loss + 0.125, "overlap 32": loss}
             curves = {"by_position": [loss], "by_window": [loss]}
             found = {name: {"loss": number, "word_perplexity": number, **curves} for name, number in read.items()}
-            outcomes[run_name("books", variant, seed)] = {
+            outcomes[run_name(sizes, "books", variant, seed)] = {
                 "read": {"test": found, "validation": found},
                 "counted_flops": 1e6,
                 "parameters_added": 7,
@@ -89,7 +107,7 @@ def losses_of_carriers(losses: dict[str, float], seeds: tuple[int, ...] = (0, 1)
 def test_what_carriers_come_to() -> None:
     setting = STUDIES["carriers"].setting("smoke", seeds=2)
     outcomes = losses_of_carriers({"longest context": 2.0, "history": 2.25, "spans": 2.5, "constant for history": 2.75})
-    found = carriers.report(setting, outcomes)
+    found = STUDIES["carriers"].report(setting, outcomes)
     rows = {line.split(" | ")[0].strip("| "): line for line in found.markdown().splitlines() if line.startswith("| ")}
     assert rows["history"].endswith("| 0.7500 ± 0.0000 | 75.0 ± 0.0 | 0.1250 ± 0.0000 |")
     assert "| 2e+06 |" in rows["longest context"], "half of its window is read again"
@@ -97,7 +115,7 @@ def test_what_carriers_come_to() -> None:
     assert claims["A carrier wins back half of what the longest context gains"] == ("history recovers 75.0 %", HOLDS)
     assert claims["History is better than a constant in its place"][1] == HOLDS
     assert claims["It carries twice the content of the paper's module"][1] == FAILS
-    less = carriers.report(setting, losses_of_carriers({"longest context": 2.0, "history": 2.75}))
+    less = STUDIES["carriers"].report(setting, losses_of_carriers({"longest context": 2.0, "history": 2.75}))
     assert less.claims[0].verdict == FAILS
 
 
@@ -105,7 +123,7 @@ def test_what_carriers_come_to() -> None:
 def test_no_share_of_nothing(longest: float) -> None:
     """A carrier that is worse than plain windows recovers nothing of a context that is worse, too."""
     losses = {"longest context": longest} | dict.fromkeys(STUDIES["carriers"].sizes["smoke"].carriers, 3.25)
-    found = carriers.report(STUDIES["carriers"].setting("smoke", seeds=2), losses_of_carriers(losses))
+    found = STUDIES["carriers"].report(STUDIES["carriers"].setting("smoke", seeds=2), losses_of_carriers(losses))
     assert found.claims[0].verdict == UNSEEN and "gains nothing for sure" in found.claims[0].we_saw
 
 
@@ -139,8 +157,8 @@ def test_pairs_stay_pairs_where_a_seed_is_missing() -> None:
         for seed in range(3):
             loss = 3.0 - (gaps[variant.window][seed] if variant.label == "recurrent" else 0)
             read = {"true": {"loss": loss, "word_perplexity": loss}}
-            outcomes[run_name("books", variant, seed)] = {"read": {"test": read}, "flops": {"0": 1.0}}
-    del outcomes[run_name("books", recurrent(setting.sizes, 16), 0)]
+            outcomes[run_name(setting.sizes, "books", variant, seed)] = {"read": {"test": read}, "flops": {"0": 1.0}}
+    del outcomes[run_name(setting.sizes, "books", recurrent(setting.sizes, 16), 0)]
     (claim,) = window_size.report_sizes(setting, outcomes).claims
     assert claim.we_saw.startswith("0.0500 ± 0.0000") and claim.verdict == HOLDS
 
@@ -212,7 +230,8 @@ def readings(losses: dict[str, float]) -> dict[str, Any]:
             found = {name: losses.get(f"{variant.label} {name}", 3.0) + 0.1 * seed for name in reads}
             read = {name: {"loss": loss, "word_perplexity": loss} for name, loss in found.items()}
             flops = {str(o): 1e6 for o in (variant.overlap, *variant.others)}
-            outcomes[run_name("books", variant, seed)] = {"read": {"test": read, "validation": read}, "flops": flops}
+            of_splits = {"test": read, "validation": read}
+            outcomes[run_name(sizes, "books", variant, seed)] = {"read": of_splits, "flops": flops}
     return outcomes
 
 

@@ -11,7 +11,7 @@ STUDIES = {
         backbone.STUDY,
         *overlap.STUDIES,
         *window_size.STUDIES,
-        carriers.STUDY,
+        *carriers.STUDIES,
         *topics.STUDIES,
         hotpotqa.STUDY,
         gates.STUDY,

@@ -1,23 +1,28 @@
-"""`carriers`: ours. Every carrier beside its controls: the same backbone, text, tokens and windows.
+"""`carriers` and `pretrained`: ours. Every carrier beside its controls: the same backbone, text, tokens and windows.
 
 The longest context is a plain model of its own, trained on the same tokens in windows as long as the backbone allows,
 and read with half of them before every token. What a carrier recovers is the share that it wins back of what that model
 gains over plain windows; by content is what it loses when it reads the memory of another document.
+
+`pretrained` asks the same of a model that others have pretrained, on far more text than there is here: SmolLM2-135M.
+Its weights stay as they are, and only carriers are trained, so plain windows and the longest context are the model
+itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from .backbone import CORPORA
+from .backbone import CORPORA, Decoder
 from .intervals import UNSEEN, Interval, cell, differences, over, verdict
 from .overlap import baseline
 from .reporting import Claim, Report, Table, summary_of
-from .study import Outcome, Run, Setting, Study
+from .study import Outcome, Run, Setting, Study, Work
 from .training_runs import check_texts
 from .windows import SCALES as WINDOW_SCALES
 from .windows import Readings, Variant, WindowSizes, constant, recurrent, window_runs
@@ -55,6 +60,49 @@ SCALES = {
     "laptop": _with("laptop", _carriers(15, 4, 64), 512),
     "paper": _with("paper", _carriers(15, 3, 300), 1024),
 }
+
+
+def _pretrained(scale: str, carriers: Mapping[str, Mapping[str, Any]], **changes: Any) -> Sizes:
+    """Overlaps are another study's."""
+    chosen = {name: carriers[name] for name in (PAPERS, "pooled", "spans", "every token")}
+    own = replace(SCALES[scale], carriers=chosen, controls=("spans",), overlaps=(0,), more_overlaps=())
+    return replace(own, train="carrier", carrier_rate=None, tag="pretrained-", **changes)
+
+
+SMOLLM2 = Decoder(name="smollm2-135m")
+PRETRAINED_SCALES = {
+    "smoke": _pretrained("smoke", _carriers(3, 2, 24)),
+    "laptop": _pretrained(
+        "laptop",
+        _carriers(15, 4, 64),
+        decoder=SMOLLM2,
+        tokens=40_000,
+        probe_tokens=8_000,
+        rates=(1e-3, 3e-3),
+        rows=2,
+        warmup_steps=4,
+        evaluate_every=40_000,
+        train_bytes=5_000_000,
+        held=8,
+        held_tokens=2_000,
+        test_tokens=4_000,
+    ),
+    "paper": _pretrained(
+        "laptop",
+        _carriers(15, 4, 64),
+        decoder=Decoder(name="HuggingFaceTB/SmolLM2-135M"),
+        tokens=20_000_000,
+        probe_tokens=1_000_000,
+        rates=(3e-4, 1e-3, 3e-3),
+        rows=16,
+        evaluate_every=2_000_000,
+        train_bytes=None,
+        held=None,
+        held_tokens=15_000,
+        test_tokens=None,
+    ),
+}
+OF_BOOKS = {scale: {CORPUS: places[CORPUS]} for scale, places in CORPORA.items()}
 
 
 def variants(sizes: Sizes) -> dict[str, Variant]:
@@ -122,7 +170,7 @@ def read_all(sizes: Sizes, readings: Readings) -> Found:
     return Found(loss, swapped, {name: readings.of(v, split="validation") for name, v in variants(sizes).items()})
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     sizes: Sizes = setting.sizes
     readings = Readings(setting, outcomes, CORPUS)
     found = read_all(sizes, readings)
@@ -150,7 +198,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         )
     claims = _claims(sizes, found)
     return Report(
-        "Carriers",
+        title,
         summary_of(claims),
         [Table("Every carrier", COLUMNS, rows)],
         {"loss_by_position": plot(sizes, readings, "by_position")}
@@ -243,12 +291,27 @@ def plot(sizes: Sizes, readings: Readings, value: str) -> Figure:
     return figure
 
 
-STUDY = Study(
-    "carriers",
-    "ours: every carrier on the same backbone and tokens: what it recovers of a longer context, and by content",
-    CORPORA,
-    SCALES,
-    runs,
-    report,
-    lambda work: check_texts(work, *work.setting.corpora),
-)
+def check(work: Work) -> None:
+    check_texts(work, *work.setting.corpora)
+
+
+def _study(name: str, title: str, about: str, corpora: Mapping[str, Any], scales: Mapping[str, Sizes]) -> Study:
+    return Study(name, f"ours: {about}", corpora, scales, runs, partial(report, title), check)
+
+
+STUDIES = [
+    _study(
+        "carriers",
+        "Carriers",
+        "every carrier on the same backbone and tokens: what it recovers of a longer context, and by content",
+        CORPORA,
+        SCALES,
+    ),
+    _study(
+        "pretrained",
+        "Carriers of a frozen SmolLM2-135M",
+        "the same of SmolLM2-135M as it is: only carriers are trained",
+        {**OF_BOOKS, "smoke": CORPORA["smoke"]},
+        PRETRAINED_SCALES,
+    ),
+]

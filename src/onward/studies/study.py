@@ -323,7 +323,7 @@ def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
         facts = {"name": run.name, **work.facts_of(run.name), "seconds": time.monotonic() - started}
         together.wait()
         if together.is_first:
-            content = {**facts, **outcome, "circumstances": circumstances()}
+            content = {**outcome, **facts, "circumstances": circumstances()}
             write_json(folder / OUTCOME, json.loads(json.dumps(without_infinities(content), default=str)))
             forget_checkpoints(folder)
         together.wait()

@@ -63,7 +63,7 @@ def runs(setting: Setting) -> list[Run]:
     found = window_runs(setting, CORPUS, models)
     own = [f.name for f in fields(Sizes) if f.name not in {g.name for g in fields(WindowSizes)}]
     for seed in range(setting.seeds):
-        needs = tuple(run_name(CORPUS, model, seed) for model in models)
+        needs = tuple(run_name(sizes, CORPUS, model, seed) for model in models)
         settings = {name: getattr(sizes, name) for name in own if name not in ("at_once", "shown")}
         settings |= {"corpus": setting.corpora[CORPUS], "models": needs, "train_bytes": sizes.train_bytes}
         size = sizes.contexts * sizes.written

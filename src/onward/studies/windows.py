@@ -30,7 +30,8 @@ class WindowSizes:
     recurrent model's configuration. `rates` are tried on `probe_tokens`, for plain windows and for recurrence, and the
     best on validation are taken. Steps are of `rows` segments of `windows_per_segment` windows; with `equal_steps`,
     other windows and overlaps have as many tokens in a step, rather than as many windows. Of validation and test
-    documents the first `held` are read, `held_tokens` of each (of test documents `test_tokens`)."""
+    documents the first `held` are read, `held_tokens` of each (of test documents `test_tokens`). With
+    `train="carrier"` the backbone stays as it is, plain windows with it. Names of runs begin with `tag`."""
 
     decoder: Decoder = DECODERS["paper"]
     window: int = 300
@@ -42,7 +43,7 @@ class WindowSizes:
     windows_per_segment: int = 20
     rows: int = 8
     rates: tuple[float, ...] = (2e-5, 5e-5, 1e-4)
-    carrier_rate: float = 1e-3
+    carrier_rate: float | None = 1e-3
     probe_tokens: int = 10_000_000
     schedule: str = "constant"
     warmup_steps: int = 100
@@ -54,6 +55,11 @@ class WindowSizes:
     test_tokens: int | None = None
     equal_steps: bool = False
     checkpointing: bool = True
+    train: str = "all"
+    tag: str = ""
+
+    def trains(self, variant: Variant) -> bool:
+        return self.train != "carrier" or variant.config.carrier != "none"
 
 
 SCALES = {
@@ -86,15 +92,15 @@ SCALES = {
         overlaps=(0, 1, 2, 6, 11),  # as the paper's: 0, 1/60, 1/30, 1/10, 1/6 of a window
         more_overlaps=(16, 21, 32, 43),
         recurrent={},
-        tokens=600_000,
+        tokens=400_000,
         epochs=1000,
         windows_per_segment=10,
         rows=4,
         rates=(1e-4, 3e-4, 1e-3),
-        probe_tokens=150_000,
+        probe_tokens=100_000,
         schedule="linear",
         warmup_steps=20,
-        evaluate_every=600_000,
+        evaluate_every=400_000,
         patience=None,
         train_bytes=30_000_000,
         held=12,
@@ -173,7 +179,8 @@ def window_runs(setting: Setting, corpus: str, variants: Sequence[Variant]) -> l
     before = backbone_runs(setting, sizes.decoder)
     tried = {PLAIN: plain_windows(sizes.window), "recurrent": recurrent(sizes, sizes.window)}
     tried |= {variant.kind: variant for variant in variants if variant.kind not in tried}
-    trials = {kind: _trials(setting, corpus, v) for kind, v in tried.items()} if len(sizes.rates) > 1 else {}
+    trained = {kind: variant for kind, variant in tried.items() if sizes.trains(variant)}
+    trials = {kind: _trials(setting, corpus, v) for kind, v in trained.items()} if len(sizes.rates) > 1 else {}
     seeds = range(setting.seeds)
     return [
         *before,
@@ -182,15 +189,15 @@ def window_runs(setting: Setting, corpus: str, variants: Sequence[Variant]) -> l
     ]
 
 
-def run_name(corpus: str, variant: Variant, seed: int) -> str:
-    return f"{corpus}-{variant.name}-seed{seed}"
+def run_name(sizes: WindowSizes, corpus: str, variant: Variant, seed: int) -> str:
+    return f"{sizes.tag}{corpus}-{variant.name}-seed{seed}"
 
 
 def _trials(setting: Setting, corpus: str, variant: Variant) -> list[Run]:
     sizes: WindowSizes = setting.sizes
     return [
         Run(
-            f"{corpus}-rate-{variant.kind}-{rate:g}",
+            f"{sizes.tag}{corpus}-rate-{variant.kind}-{rate:g}",
             _settings(setting, corpus, variant, 0, sizes.probe_tokens) | {"rate": rate},
             partial(_train, setting, corpus, variant, 0, rate, sizes.probe_tokens),
             _backbone(sizes),
@@ -207,15 +214,20 @@ def _main(
     sizes: WindowSizes = setting.sizes
     tried = [run.name for run in trials.get(variant.kind, ())]
 
+    # What is not trained is the same for every seed.
+    same = run_name(sizes, corpus, variant, 0) if seed and not sizes.trains(variant) else None
+
     def do(work: Work) -> Outcome:
+        if same is not None:
+            return dict(work.outcome_of(same)) | {"seed": seed}
         rate = work.best_rate(tried, sizes.rates[0])
         return _train(setting, corpus, variant, seed, rate, sizes.tokens, work, measured=True)
 
     return Run(
-        run_name(corpus, variant, seed),
+        run_name(sizes, corpus, variant, seed),
         _settings(setting, corpus, variant, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"},
         do,
-        (*_backbone(sizes), *tried),
+        (same,) if same is not None else (*_backbone(sizes), *tried),
         sizes.tokens or 1,
         plan=partial(_plan, setting, corpus, variant),
     )
@@ -246,7 +258,8 @@ def _backbone(sizes: WindowSizes) -> tuple[str, ...]:
 
 
 def _settings(setting: Setting, corpus: str, variant: Variant, seed: int, tokens: int | None) -> dict[str, Any]:
-    left_out = ("overlaps", "more_overlaps", "window", "recurrent", "tokens", "rates", "probe_tokens", "checkpointing")
+    of_runs = ("overlaps", "more_overlaps", "window", "recurrent", "tokens", "rates", "probe_tokens")
+    left_out = (*of_runs, "checkpointing", "tag")
     sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(WindowSizes) if f.name not in left_out}
     sizes["decoder"] = asdict(setting.sizes.decoder)
     places = {name: setting.corpora[name] for name in {corpus, *setting.corpora}}
@@ -280,6 +293,7 @@ def _train(
         evaluate_every_tokens=sizes.evaluate_every,
         patience=sizes.patience,
         gradient_checkpointing=sizes.checkpointing,
+        train=sizes.train,
         seed=seed,
     )
     held = {
@@ -287,9 +301,12 @@ def _train(
         "test": tokenize(work.corpus(corpus).test[: sizes.held], tokenizer, sizes.test_tokens),
     }
     texts = (f"{corpus}, of windows", partial(training_texts, sizes, corpus, work))
-    outcome = train_once(work, model, texts, held["validation"], tokenizer, recipe)
-    if outcome["validation_loss"] is None or not measured:
-        return outcome
+    if sizes.trains(variant):
+        outcome = train_once(work, model, texts, held["validation"], tokenizer, recipe)
+        if outcome["validation_loss"] is None or not measured:
+            return outcome
+    else:
+        outcome = {"parameters": model.num_parameters(), "seed": seed, "tokens": 0, "said": "read as it is"}
     read = {split: _read(model.eval(), variant, documents) for split, documents in held.items()}
     flops = {o: formula_flops_per_token(model, variant.window, o) for o in (variant.overlap, *variant.others)}
     spent = cost(model)
@@ -351,6 +368,7 @@ class Readings:
     """Looks up what runs have measured: a number for each seed that has ended."""
 
     def __init__(self, setting: Setting, outcomes: Mapping[str, Outcome], corpus: str):
+        self.sizes: WindowSizes = setting.sizes
         self.seeds, self.outcomes, self.corpus = setting.seeds, outcomes, corpus
 
     def of(self, variant: Variant, read: str = "true", split: str = "test", value: str = "loss") -> dict[int, float]:
@@ -362,7 +380,7 @@ class Readings:
         return found
 
     def ended(self, variant: Variant) -> dict[int, Outcome]:
-        names = {seed: run_name(self.corpus, variant, seed) for seed in range(self.seeds)}
+        names = {seed: run_name(self.sizes, self.corpus, variant, seed) for seed in range(self.seeds)}
         return {seed: self.outcomes[name] for seed, name in names.items() if name in self.outcomes}
 
     def flops(self, variant: Variant, overlap: int) -> float | None:
