@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-kernels lint bench clean
+.PHONY: demo test test-kernels lint bench results clean
 
 demo: .venv/demo-ready
 	$(BIN)/onward demo
@@ -19,6 +19,9 @@ lint: .venv/ready
 
 bench: .venv/bench-ready
 	@set -e; for script in $(sort $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))); do echo "== $$script"; $(BIN)/python $$script; done
+
+results: .venv/ready
+	$(BIN)/python -m onward.studies.collected results RESULTS.md
 
 clean:
 	rm -rf .venv build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
