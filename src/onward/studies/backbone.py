@@ -6,7 +6,7 @@ nothing to do: their backbone is GPT-2, from the Hub.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from transformers import (
     AutoConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -137,8 +138,8 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
 
 
 def decoder_config(decoder: Decoder, **more: Any) -> PreTrainedConfig:
-    if decoder.name == "gpt2":
-        return GPT2Config()  # which is that one's
+    if decoder.name in KNOWN:
+        return KNOWN[decoder.name]()
     if decoder.name is not None:
         return AutoConfig.from_pretrained(decoder.name)
     fields: dict[str, Any] = {
@@ -151,6 +152,23 @@ def decoder_config(decoder: Decoder, **more: Any) -> PreTrainedConfig:
     }
     without_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     return GPT2Config(**fields | without_dropout | more)
+
+
+def _smollm2() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=49_152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+
+
+KNOWN: dict[str, Callable[[], PreTrainedConfig]] = {"gpt2": GPT2Config, "smollm2-135m": _smollm2}
+"""Shapes of pretrained decoders, for plans: without fetching them."""
 
 
 def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -90,7 +90,7 @@ PRETRAINED_SCALES = {
     "paper": _pretrained(
         "laptop",
         _carriers(15, 4, 64),
-        decoder=Decoder(name="HuggingFaceTB/SmolLM2-135M"),
+        decoder=SMOLLM2,
         tokens=20_000_000,
         probe_tokens=1_000_000,
         rates=(3e-4, 1e-3, 3e-3),
