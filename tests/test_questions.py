@@ -14,7 +14,16 @@ from transformers import RobertaTokenizer
 from onward import pretrained
 from onward.corpora import Document
 from onward.finetuning import DataError
-from onward.questions import Question, encode_questions, load_questions, question_of, with_distractors
+from onward.questions import (
+    Loaded,
+    Question,
+    encode_questions,
+    load_questions,
+    load_texts,
+    question_of,
+    read_questions,
+    with_distractors,
+)
 from onward.vocabularies import byte_tokenizer, train_vocabulary
 
 HOTPOT: dict[str, Any] = {
@@ -44,6 +53,16 @@ FLAT: dict[str, Any] = {
     "question": "When does it fall?",
     "answer": "July and June",
 }
+ABOUT_PASSAGE: dict[str, Any] = {"question": "is the sea long", "passage": "The sea is long.", "answer": True}
+ABOUT_ARTICLE: dict[str, Any] = {
+    "annotation_id": 9180,
+    "query": "is the sea wide",
+    "classification": "False",
+    "docids": ["wiki_12"],
+    "evidences": [[{"docid": "wiki_12", "start_token": 0, "end_token": 4, "text": "The sea is long"}]],
+    "query_type": None,
+}
+TEXTS = {"wiki_12": "The sea is long.\nIt is deep .", "wiki_13": "Land ."}
 FROM_HOTPOT = Question(
     "5a8b",
     "Who wrote the play about a Moor?",
@@ -97,21 +116,58 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         "supporting_facts": {"title": ["Othello", "Globe"], "sent_id": [0, 0]},
     }
     squad = FLAT | {"id": "s", "answers": {"text": ["June"], "answer_start": [23]}}
+    rows = {"hotpotqa/hotpot_qa": hotpot, "rajpurkar/squad": squad, "google/boolq": ABOUT_PASSAGE}
     asked = []
 
     def load_dataset(name: str, config: str | None = None) -> dict[str, Any]:
         asked.append((name, config))
-        return {"validation": datasets.Dataset.from_list([hotpot if config else squad])}
+        return {"validation": datasets.Dataset.from_list([rows[name]])}
 
     monkeypatch.setattr(pretrained, "hub_is_reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert load_questions("hub:hotpotqa/hotpot_qa:distractor", "validation") == [FROM_HOTPOT]
     assert load_questions("hub:rajpurkar/squad", "validation")[0].answer == "June"
-    assert asked == [("hotpotqa/hotpot_qa", "distractor"), ("rajpurkar/squad", None)]
+    (about_passage,) = load_questions("hub:google/boolq", "validation")
+    assert about_passage == Question("row 0", "is the sea long", ("The sea is long.",), "yes")
+    assert asked == [("hotpotqa/hotpot_qa", "distractor"), ("rajpurkar/squad", None), ("google/boolq", None)]
     with pytest.raises(DataError, match="has no split 'train', only validation"):
         load_questions("hub:rajpurkar/squad")
     with pytest.raises(DataError, match="'hub:' needs the name"):
         load_questions("hub:")
+
+
+def test_yes_or_no_about_a_passage(tmp_path: Path) -> None:
+    found = load_questions(saved(tmp_path, [ABOUT_PASSAGE, ABOUT_PASSAGE | {"answer": False}], "boolq.jsonl"))
+    assert found[0] == Question("line 1", "is the sea long", ("The sea is long.",), "yes")
+    assert found[1].answer == found[1].kind == "no" and found[1].answer_in_context() is None
+
+
+def test_yes_or_no_about_documents(tmp_path: Path) -> None:
+    rows = [
+        ABOUT_ARTICLE,
+        ABOUT_ARTICLE | {"annotation_id": 1, "classification": "True", "docids": ["wiki_13", "wiki_12"]},
+        ABOUT_ARTICLE | {"docids": ["wiki_14"]},
+        ABOUT_ARTICLE | {"docids": ["wiki_12", "wiki_15"]},
+    ]
+    place = saved(tmp_path, rows, "val.jsonl")
+    found = read_questions(place, documents=TEXTS)
+    first = Question("9180", "is the sea wide", (TEXTS["wiki_12"],), "no")
+    second = Question("1", "is the sea wide", (TEXTS["wiki_13"], TEXTS["wiki_12"]), "yes")
+    assert found == Loaded([first, second], left_out=2)
+    with pytest.raises(DataError, match=r"line 1: it asks about \[\"wiki_12\"\], and no documents are given"):
+        load_questions(place)
+    with pytest.raises(DataError, match="none of the documents .*: .*, line 1: there is no document 'wiki_12' among 1"):
+        read_questions(place, documents={"sea": "wide"})
+
+
+def test_documents_by_name(tmp_path: Path) -> None:
+    lines = [{"title": name, "text": text} for name, text in TEXTS.items()]
+    assert load_texts(saved(tmp_path, lines, "articles.jsonl")) == TEXTS
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "wiki_12").write_text(TEXTS["wiki_12"])  # as ERASER has them
+    (folder / "wiki_13.txt").write_text(TEXTS["wiki_13"])
+    assert load_texts(folder) == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -129,11 +185,18 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         (LINE | {"answers_objects": []}, r"'answers_objects' is \[\], whose first has no 'spans'"),
         (FLAT | {"answer": ""}, "'answer' is \"\", not text"),
         (FLAT | {"answers": []}, "'answer' is .*, not text"),
+        (ABOUT_PASSAGE | {"answer": "yes"}, "'answer' is \"yes\", not true or false: correct it, or remove"),
+        (ABOUT_PASSAGE | {"answer": 1}, "'answer' is 1, not true or false"),
+        (ABOUT_PASSAGE | {"passage": " "}, "'passage' is \" \", not text"),
+        (ABOUT_ARTICLE | {"classification": "POS"}, "'classification' is \"POS\", not true or false"),
+        (ABOUT_ARTICLE | {"docids": None}, "'docids' is null, not a list of names of documents: correct it"),
+        (ABOUT_ARTICLE | {"docids": []}, r"'docids' is \[\], not a list of names"),
+        (ABOUT_ARTICLE | {"query": None}, "'query' is null, not text"),
     ],
 )
 def test_what_is_wrong_is_said(record: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        question_of(record, "here")
+        question_of(record, "here", TEXTS)
 
 
 def test_bad_files(tmp_path: Path) -> None:
@@ -243,6 +306,22 @@ def test_long_questions_are_cut_and_answers_may_be_missing() -> None:
     cut, none = encode_questions([question, missing], tokenizer, longest_question=3)
     assert cut.prefix == 5 and cut.input_ids[4] == tokenizer.sep_token_id
     assert cut.answer is None and none.answer is None
+
+
+def test_long_contexts_are_cut() -> None:
+    tokenizer = wordpieces()
+    questions = [Question("1", "what is 7?", ("It is number 7 .", "It is number 8 ."), right) for right in ("7", "8")]
+    whole = encode_questions(questions, tokenizer)
+    room = len(whole[0]) - whole[0].prefix - 3
+    for before, after in zip(whole, encode_questions(questions, tokenizer, longest_context=room), strict=True):
+        assert len(after) == len(before) - 3 and after.prefix == before.prefix
+        assert after.input_ids.tolist() == before.input_ids[:-3].tolist()
+        assert after.characters.tolist() == before.characters[:-3].tolist()
+        assert after.token_type_ids is not None and len(after.token_type_ids) == len(after)
+    first, second = encode_questions(questions, tokenizer, longest_context=room)
+    assert first.answer == whole[0].answer and first.text_of(*first.answer) == "7"
+    assert whole[1].answer is not None and second.answer is None, "it was cut off"
+    assert encode_questions(questions, tokenizer)[0].input_ids.tolist() == whole[0].input_ids.tolist()
 
 
 def test_tokenizers_that_cannot_be() -> None:

@@ -3,7 +3,9 @@
     load_questions("hotpot_train_v1.1.json")                  HotpotQA's own JSON
     load_questions("dev500.jsonl")                            a line for a question, with all its contexts
     load_questions("squad.json")                              one context for a question: SQuAD's form, or a list
+    load_questions("boolq.jsonl")                             yes or no about a passage: BoolQ's form
     load_questions("hub:hotpotqa/hotpot_qa:distractor")       a data set of the Hugging Face Hub
+    read_questions("val.jsonl", documents=load_texts("docs"))    yes or no about documents beside it: ERASER's form
 
 Every window begins with the question, so that its tokens come first: [CLS] question [SEP], then all paragraphs.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,11 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from .corpora import load_hub_data_set, read_text
+from .corpora import load_documents, load_hub_data_set, read_text
 from .finetuning.squad_files import json_questions
 from .finetuning.tables import DataError, Record, as_record, read_json
 
-KINDS = ("span", "yes", "no")
+KINDS = SPAN, YES, NO = ("span", "yes", "no")
 AT_ONCE = 100  # questions for the tokenizer
 BETWEEN_PARAGRAPHS = " "
 
@@ -42,7 +44,7 @@ class Question:
 
     @property
     def kind(self) -> str:
-        return self.answer if self.answer in KINDS[1:] else KINDS[0]
+        return self.answer if self.answer in (YES, NO) else SPAN
 
     @property
     def context(self) -> str:
@@ -51,7 +53,7 @@ class Question:
     def answer_in_context(self) -> tuple[int, int] | None:
         """The characters where it first occurs, if possible as whole words; of the supporting paragraphs only, if they
         are known. None if it does not occur, or is yes or no."""
-        if self.kind != KINDS[0]:
+        if self.kind != SPAN:
             return None
         begins = [0]
         for paragraph in self.paragraphs:
@@ -68,21 +70,51 @@ class Question:
 # --- reading ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """`left_out`: so many more questions, whose documents are not there."""
+
+    questions: list[Question]
+    left_out: int = 0
+
+
 def load_questions(place: str | Path, split: str = "train") -> list[Question]:
     """Of a file, .json or .jsonl, all questions; of `hub:owner/name[:config]`, those of a split."""
+    return read_questions(place, split).questions
+
+
+def read_questions(
+    place: str | Path, split: str = "train", documents: Mapping[str, str] | None = None
+) -> Loaded:
+    """As `load_questions`, of any form: some tell by name the `documents` that they are about."""
+    questions: list[Question] = []
+    missing: list[MissingDocument] = []
+    for where, record in _records(place, split):
+        try:
+            questions.append(question_of(as_record(record, where), where, documents))
+        except MissingDocument as error:
+            missing.append(error)
+    if questions:
+        return Loaded(questions, len(missing))
+    if missing:
+        raise DataError(f"none of the documents that {place} asks about is there: {missing[0]}")
+    raise DataError(f"{place} holds no questions: give it some")
+
+
+def load_texts(place: str | Path) -> dict[str, str]:
+    """By name, the documents of a .jsonl (.gz), whose lines tell titles, or of a folder with a file for each."""
+    return {document.name.removesuffix(".txt"): document.text for document in load_documents(place, pattern="*")}
+
+
+def _records(place: str | Path, split: str) -> Iterator[tuple[str, Any]]:
     if str(place).startswith("hub:"):
-        found = _hub_rows(str(place).removeprefix("hub:"), split)
-    else:
-        path = Path(place).expanduser()
-        if not path.is_file():
-            raise DataError(f"there is no file {str(place)!r}: check the path, or give hub:owner/name")
-        if path.suffix not in (".json", ".jsonl"):
-            raise DataError(f"{path}: questions are read from .json and .jsonl, not from {path.suffix!r}: convert it")
-        found = _json_lines(path) if path.suffix == ".jsonl" else json_questions(path)
-    questions = [question_of(as_record(record, where), where) for where, record in found]
-    if not questions:
-        raise DataError(f"{place} holds no questions: give it some")
-    return questions
+        return _hub_rows(str(place).removeprefix("hub:"), split)
+    path = Path(place).expanduser()
+    if not path.is_file():
+        raise DataError(f"there is no file {str(place)!r}: check the path, or give hub:owner/name")
+    if path.suffix not in (".json", ".jsonl"):
+        raise DataError(f"{path}: questions are read from .json and .jsonl, not from {path.suffix!r}: convert it")
+    return _json_lines(path) if path.suffix == ".jsonl" else json_questions(path)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -103,8 +135,16 @@ def _hub_rows(name: str, split: str) -> Iterator[tuple[str, Any]]:
         yield f"{name} {split}, row {number}", row
 
 
-def question_of(record: Record, where: str) -> Question:
+class MissingDocument(DataError):
+    """A question about a document that is not there."""
+
+
+def question_of(record: Record, where: str, documents: Mapping[str, str] | None = None) -> Question:
     """From any of the forms, told apart by their fields."""
+    if "docids" in record:
+        return _of_eraser(record, where, documents)
+    if "passage" in record:
+        return _of_boolq(record, where)
     if "contexts" in record:
         return _with_contexts(record, where)
     if isinstance(record.get("context"), str):
@@ -113,8 +153,39 @@ def question_of(record: Record, where: str) -> Question:
         return _of_hotpotqa(record, where)
     raise DataError(
         f"{where}: neither 'context' nor 'contexts' (it has {', '.join(map(repr, record))}): give HotpotQA's form, "
-        "question_text and contexts, or one context for a question"
+        "question_text and contexts, one context or passage for a question, or ERASER's query and docids"
     )
+
+
+def _of_eraser(record: Record, where: str, documents: Mapping[str, str] | None) -> Question:
+    """query, classification, and docids: the names of the documents that it is about."""
+    names = record["docids"]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{where}: 'docids' is {_shown(names)}, not a list of names of documents: correct it")
+    if documents is None:
+        raise DataError(f"{where}: it asks about {_shown(names)}, and no documents are given: give them beside it")
+    for name in names:
+        if name not in documents:
+            raise MissingDocument(f"{where}: there is no document {name!r} among {len(documents)}: add it")
+    marked = [(documents[name], None) for name in names]
+    number, asked = record.get("annotation_id", _number(where)), _text(record, "query", where)
+    return _question(number, asked, marked, _yes_or_no(record, "classification", where), where)
+
+
+def _of_boolq(record: Record, where: str) -> Question:
+    """question, passage, and an answer that is true or false."""
+    marked = [(_text(record, "passage", where), None)]
+    asked, answer = _text(record, "question", where), _yes_or_no(record, "answer", where)
+    return _question(record.get("id", _number(where)), asked, marked, answer, where)
+
+
+def _yes_or_no(record: Record, name: str, where: str) -> str:
+    """The files have JSON's true, or the word."""
+    value = record.get(name)
+    answers = {"true": YES, "false": NO}
+    if not isinstance(value, (bool, str)) or str(value).lower() not in answers:
+        raise DataError(f"{where}: {name!r} is {_shown(value)}, not true or false: correct it, or remove the question")
+    return answers[str(value).lower()]
 
 
 def _of_hotpotqa(record: Record, where: str) -> Question:
@@ -253,9 +324,13 @@ class EncodedQuestion:
 
 
 def encode_questions(
-    questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, longest_question: int | None = None
+    questions: Sequence[Question],
+    tokenizer: PreTrainedTokenizerBase,
+    longest_question: int | None = None,
+    longest_context: int | None = None,
 ) -> list[EncodedQuestion]:
-    """Questions of more than `longest_question` tokens are cut: they would leave no room in windows for a context."""
+    """Questions of more than `longest_question` tokens are cut: they would leave no room in windows for a context. And
+    so are contexts, which an answer may then be no part of."""
     name = type(tokenizer).__name__
     if not tokenizer.is_fast:
         raise ValueError(
@@ -269,7 +344,11 @@ def encode_questions(
         some = questions[begin : begin + AT_ONCE]
         asked = tokenizer([question.question for question in some], add_special_tokens=False)["input_ids"]
         contexts = tokenizer(
-            [question.context for question in some], add_special_tokens=False, return_offsets_mapping=True
+            [question.context for question in some],
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            truncation=longest_context is not None,
+            max_length=longest_context,
         )
         for question, ids, of_context, characters in zip(
             some, asked, contexts["input_ids"], contexts["offset_mapping"], strict=True

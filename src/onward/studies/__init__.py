@@ -1,6 +1,6 @@
 """Every table and figure of the papers, and what this machine makes of it: `onward study NAME`."""
 
-from . import backbone, block_sizes, carriers, gates, hotpotqa, overlap, topics, window_size
+from . import backbone, block_sizes, boolq, carriers, gates, hotpotqa, overlap, topics, window_size
 from .masked import MLM, STABILITY
 from .reporting import Claim, Report, Table
 from .study import Run, Setting, Study, Work, conduct, report
@@ -14,6 +14,7 @@ STUDIES = {
         *carriers.STUDIES,
         *topics.STUDIES,
         hotpotqa.STUDY,
+        boolq.STUDY,
         gates.STUDY,
         *block_sizes.STUDIES,
         MLM,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from ..questions import Question
+from ..questions import NO, YES, Question
 
 WORDS = ("the", "a", "king", "queen", "lord", "sea", "ship", "night", "old", "long", "was", "is", "went", "to", "in")
 GOOD, BAD = ("good", "sweet", "noble"), ("bad", "foul", "false")
@@ -40,13 +40,16 @@ def _entailment(draw: random.Random, number: int) -> str:
 PLACES, NAMES = ("athens", "rome", "troy", "venice", "verona", "egypt"), ("cassio", "duncan", "viola", "portia")
 
 
-def made_up_questions(count: int, seed: int, paragraphs: int = 4) -> list[Question]:
-    """Who rules a place, or whether its ruler is good: each paragraph is about another place."""
+def made_up_questions(count: int, seed: int, paragraphs: int = 4, yes_or_no_every: int = 3) -> list[Question]:
+    """Who rules a place, or, every so often, whether its ruler is good: each paragraph is about another place."""
     draw = random.Random(seed)
-    return [_made_up_question(draw, f"{seed}-{number}", number, paragraphs) for number in range(count)]
+    return [
+        _made_up_question(draw, f"{seed}-{number}", number % yes_or_no_every == 0, paragraphs)
+        for number in range(count)
+    ]
 
 
-def _made_up_question(draw: random.Random, name: str, number: int, paragraphs: int) -> Question:
+def _made_up_question(draw: random.Random, name: str, yes_or_no: bool, paragraphs: int) -> Question:
     places = draw.sample(PLACES, paragraphs)
     rulers = [draw.choice(NAMES) for _ in places]
     good = [draw.random() < 0.5 for _ in places]
@@ -56,6 +59,7 @@ def _made_up_question(draw: random.Random, name: str, number: int, paragraphs: i
         for place, ruler, word in zip(places, rulers, words, strict=True)
     )
     about = draw.randrange(paragraphs)
-    if number % 3:
-        return Question(name, f"who is lord in {places[about]} ?", texts, rulers[about], (about,))
-    return Question(name, f"is the lord in {places[about]} good ?", texts, "yes" if good[about] else "no", (about,))
+    if yes_or_no:
+        answer = YES if good[about] else NO
+        return Question(name, f"is the lord in {places[about]} good ?", texts, answer, (about,))
+    return Question(name, f"who is lord in {places[about]} ?", texts, rulers[about], (about,))

@@ -1,7 +1,8 @@
 """An encoder that answers questions over many windows: its model, how it learns, and what it answers.
 
 Every window begins with the question. A span head scores each token of all paragraphs as the answer's first and last;
-the first token's vectors, pooled over windows, tell whether the answer is a span, yes or no.
+the first token's vectors, pooled over windows, tell whether the answer is a span, yes or no. Where every answer is yes
+or no, there is no span head.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.modeling_outputs import ModelOutput
 
-from ..finetuning.answers import exact_match, f1, normalize
 from ..finetuning.run import FineTuner
 from ..models.window_recurrent import WindowRecurrentForSequenceClassification
-from ..questions import KINDS, EncodedQuestion, Question
+from ..questions import KINDS, SPAN, EncodedQuestion
 from ..state import where_rows
 from ..training.checkpoints import last_checkpoint
+from .question_scores import Answers
 
 LONGEST_ANSWER = 30
 NO_TOKEN = -100  # what cross_entropy leaves out
@@ -32,7 +33,8 @@ NO_TOKEN = -100  # what cross_entropy leaves out
 
 @dataclass
 class Reading(ModelOutput):
-    """Logits of the answer's kind [B, 3], and of its first and last token [B, N]: -inf where there is no context."""
+    """Logits of the answer's kind [B, kinds], and of its first and last token [B, N]: -inf where there is no context,
+    None without a span head."""
 
     loss: Tensor | None = None
     kinds: Tensor | None = None
@@ -41,11 +43,16 @@ class Reading(ModelOutput):
 
 
 class QuestionReader(nn.Module):
-    """A window-recurrent classifier of documents, whose last layer feeds a span head."""
+    """A window-recurrent classifier of documents by `kinds` of answers, whose last layer feeds a span head."""
 
-    def __init__(self, reader: WindowRecurrentForSequenceClassification, spans: nn.Linear):
+    def __init__(
+        self,
+        reader: WindowRecurrentForSequenceClassification,
+        spans: nn.Linear | None,
+        kinds: Sequence[str] = KINDS,
+    ):
         super().__init__()
-        self.reader, self.spans = reader, spans
+        self.reader, self.spans, self.kinds = reader, spans, tuple(kinds)
 
     def forward(
         self,
@@ -74,6 +81,8 @@ class QuestionReader(nn.Module):
 
     def scored(self, hidden: Tensor, kinds: Tensor, attention_mask: Tensor, prefix_length: Tensor) -> Reading:
         """hidden: [B, N, k], of the whole document."""
+        if self.spans is None:
+            return Reading(kinds=kinds)
         places = torch.arange(hidden.shape[1], device=hidden.device)
         context = attention_mask.bool() & (places >= prefix_length[:, None])
         starts, ends = self.spans(hidden).masked_fill(~context[..., None], -torch.inf).unbind(-1)
@@ -91,6 +100,8 @@ def span_head(encoder: Any) -> nn.Linear:
 def span_losses(reading: Any, start: Any, end: Any) -> tuple[Tensor, Tensor]:
     """Of every row the mean of its first and last token's, normalised over the whole document; and which rows have
     a span at all."""
+    if reading.starts is None:
+        return torch.zeros(start.shape, device=start.device), torch.zeros_like(start, dtype=torch.bool)
     of_starts = cross_entropy(reading.starts, start, ignore_index=NO_TOKEN, reduction="none")
     of_ends = cross_entropy(reading.ends, end, ignore_index=NO_TOKEN, reduction="none")
     return (of_starts + of_ends) / 2, start != NO_TOKEN
@@ -130,7 +141,9 @@ def read_swapped(model: QuestionReader, batch: Mapping[str, Tensor], others: Seq
 # --- learning --------------------------------------------------------------------------------------
 
 
-def collate(questions: Sequence[EncodedQuestion], padding: int) -> dict[str, Tensor]:
+def collate(
+    questions: Sequence[EncodedQuestion], padding: int, kinds: Sequence[str] = KINDS
+) -> dict[str, Tensor]:
     width = max(map(len, questions))
 
     def padded(rows: Sequence[Any], fill: int) -> Tensor:
@@ -144,7 +157,7 @@ def collate(questions: Sequence[EncodedQuestion], padding: int) -> dict[str, Ten
         "input_ids": padded([question.input_ids for question in questions], padding),
         "attention_mask": padded([torch.ones(len(question)) for question in questions], 0),
         "prefix_length": torch.tensor([question.prefix for question in questions]),
-        "kind": torch.tensor([KINDS.index(question.question.kind) for question in questions]),
+        "kind": torch.tensor([kinds.index(question.question.kind) for question in questions]),
         "start": torch.tensor([start for start, _ in spans]),
         "end": torch.tensor([end for _, end in spans]),
     }
@@ -277,48 +290,6 @@ def learn(
 # --- answering -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Scores:
-    """In percent, of all questions and by kind of answer; and the loss of spans, which shows more than scores can while
-    most answers are wrong."""
-
-    f1: float
-    exact_match: float
-    by_kind: dict[str, dict[str, float]]
-    span_loss: float
-
-
-@dataclass(frozen=True)
-class Answers:
-    questions: list[Question]
-    texts: list[str]
-    loss: float
-    span_loss: float
-
-    def scores(self) -> Scores:
-        rows = [(q.kind, *score(text, q.answer)) for q, text in zip(self.questions, self.texts, strict=True)]
-        by_kind = {}
-        for kind in KINDS:
-            of_kind = [row for row in rows if row[0] == kind]
-            if of_kind:
-                by_kind[kind] = {"f1": _percent([row[1] for row in of_kind]), "questions": len(of_kind)}
-        of_all, exact = _percent([row[1] for row in rows]), _percent([row[2] for row in rows])
-        return Scores(of_all, exact, by_kind, self.span_loss)
-
-
-def _percent(values: Sequence[float]) -> float:
-    return 100 * sum(values) / len(values)
-
-
-def score(answer: str, right: str) -> tuple[float, float]:
-    """F1 and exact match as HotpotQA's official script has them: yes and no share no words with a span."""
-    exact = exact_match(answer, right)
-    alone = {"yes", "no", "noanswer"} & {normalize(answer), normalize(right)}
-    if alone or not normalize(answer) or not normalize(right):
-        return (exact if alone else 0.0), exact
-    return f1(answer, right), exact
-
-
 @torch.no_grad()
 def answer(
     model: QuestionReader, questions: Sequence[EncodedQuestion], padding: int, rows: int, swapped: bool = False
@@ -331,7 +302,7 @@ def answer(
     sums = torch.zeros(3)
     for places in _batches(order, rows):
         some = [questions[place] for place in places]
-        batch = {name: value.to(device) for name, value in collate(some, padding).items()}
+        batch = {name: value.to(device) for name, value in collate(some, padding, model.kinds).items()}
         reading: Any
         if swapped:
             reading = read_swapped(model, batch, [*range(1, len(places)), 0])
@@ -340,10 +311,12 @@ def answer(
         of_spans, counted = span_losses(reading, batch["start"], batch["end"])
         of_kinds = cross_entropy(reading.kinds, batch["kind"], reduction="sum")
         sums += torch.stack([of_kinds, of_spans.sum(), counted.sum()]).float().cpu()
-        kinds = reading.kinds.argmax(-1).tolist()
+        kinds = [model.kinds[number] for number in reading.kinds.argmax(-1).tolist()]
         for row, (place, question) in enumerate(zip(places, some, strict=True)):
-            spans = best_span(reading.starts[row].float().cpu(), reading.ends[row].float().cpu())
-            texts[place] = question.text_of(*spans) if kinds[row] == 0 else KINDS[kinds[row]]
+            texts[place] = kinds[row]
+            if kinds[row] == SPAN:
+                found = best_span(reading.starts[row].float().cpu(), reading.ends[row].float().cpu())
+                texts[place] = question.text_of(*found)
     span_loss = float(sums[1] / sums[2].clamp(min=1))
     loss = float(sums[0] / len(questions)) + span_loss
     return Answers([question.question for question in questions], texts, loss, span_loss)
