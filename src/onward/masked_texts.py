@@ -131,14 +131,20 @@ class PackedTexts(Dataset[dict[str, Tensor]]):
         self._text = torch.cat(parts)[:-1]  # the last row has a [SEP] of its own
         self.rows = math.ceil(len(self._text) / (length - 2))
         self._rows_per_step = rows_per_step
+        self._latest: tuple[int, list[int]] = (-1, [])
         self._read(epochs)
         if bool(hiding.special[self._text].all()):
             raise ValueError("the documents have nothing that could be hidden, only special or unknown tokens")
 
     def _read(self, epochs: int) -> None:
-        self._orders = [order(self.rows, self.seed, epoch) for epoch in range(epochs)]
         rows, step = self.rows * epochs, self._rows_per_step
         self._items = rows // step * step or rows
+
+    def _order(self, epoch: int) -> list[int]:
+        """Of the epoch that is read: those of all would fill the memory."""
+        if self._latest[0] != epoch:
+            self._latest = epoch, order(self.rows, self.seed, epoch)
+        return self._latest[1]
 
     def repeated(self, epochs: int) -> PackedTexts:
         """The same rows, read so often; the text is packed only once."""
@@ -157,7 +163,7 @@ class PackedTexts(Dataset[dict[str, Tensor]]):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         index = range(len(self))[index]
         epoch, place = divmod(index, self.rows)
-        row, size = self._orders[epoch][place], self.length - 2
+        row, size = self._order(epoch)[place], self.length - 2
         text = self._text[row * size : (row + 1) * size].long()
         # Python promises these numbers for all its versions, torch for a seed.
         generator = torch.Generator().manual_seed(random.Random(f"{self.seed} {index}").getrandbits(63))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,15 @@ def test_smoke_of_gates(tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "smoke" / "gates" / "results.json").read_text())["outcomes"]
     assert saved[gates.TIMES]["relative"]["Slide:13L"] == 1
     ours = saved["blocks2-books-rec-fixed-skip-seed0"]
-    trials = {o["learning_rate"]: o["validation_loss"] for n, o in saved.items() if "rate-rec" in n}
+    trials = {o["learning_rate"]: o["validation_loss"] for n, o in saved.items() if "books-rate-rec" in n}
     assert ours["learning_rate"] == min(trials, key=trials.__getitem__) and ours["test_bits"] > 0
+    assert "books, bits per token | paper | books, bits per byte | paper |" in said
+    as_bytes = {name for name in saved if name.startswith("blocks2-books-bytes-") and "seed" in name}
+    assert as_bytes == {f"blocks2-books-bytes-{name}-seed0" for name in ("slide-13l", "rec-fixed-skip")}
+    byte_wise = saved["blocks2-books-bytes-rec-fixed-skip-seed0"]
+    assert byte_wise["test_bits"] == pytest.approx(byte_wise["test_bits_per_byte"], rel=0.02)  # the first is not scored
+    assert byte_wise["settings"]["bytes"] and not ours["settings"]["bytes"]
+    assert ours["parameters"] - byte_wise["parameters"] == (300 - 257) * 32, "as many models, but for their letters"
 
 
 def test_smoke_of_scale(tmp_path: Path) -> None:
@@ -48,10 +56,11 @@ def test_all_ablations_are_models() -> None:
     assert deeper.num_hidden_layers == 7 and deeper.recurrent_layers == [5]
 
 
-def bits(names: dict[str, float], study: str) -> dict[str, Any]:
+def bits(names: dict[str, float], study: str, **changes: Any) -> dict[str, Any]:
     """Two seeds, which differ by 0.1 in all."""
+    sizes = replace(STUDIES[study].sizes["smoke"], **changes)
     return {
-        run_name(STUDIES[study].sizes["smoke"], "books", Row("Slide:12L", name), seed): {
+        run_name(sizes, "books", Row("Slide:12L", name), seed): {
             "test_bits": number + 0.1 * seed,
             "test_word_perplexity": 2**number,
             "parameters": 1234,
@@ -64,11 +73,21 @@ def bits(names: dict[str, float], study: str) -> dict[str, Any]:
 def test_what_bits_come_to() -> None:
     outcomes = bits({"Rec:fixed:skip": 3.0, "Slide:13L": 3.5, "Feedback:fixed:skip": 3.25}, "gates")
     found = gates.report(STUDIES["gates"].setting("smoke", seeds=2), outcomes | {gates.TIMES: {"relative": {}}})
-    assert "| Rec:fixed:skip |  | 0.99 | 3.050 ± 0.635 | 3.53 |" in found.markdown()
+    assert "| Rec:fixed:skip |  | 0.99 | 3.050 ± 0.635 | 3.53 |  | 0.952 |" in found.markdown()
     assert [(c.claim, c.paper_saw, c.we_saw, c.verdict) for c in found.claims] == [
         ("Recurrence is better than one more layer (books)", "3.57 -> 3.53", "0.5000 ± 0.0000 bits per token", HOLDS),
         ("Feedback is better still (books)", "3.53 -> 3.49", "-0.2500 ± 0.0000 bits per token", FAILS),
     ]
+    with_bytes = outcomes | bits({"Rec:fixed:skip": 1.5, "Slide:13L": 1.25}, "gates", vocabulary=None)
+    found = gates.report(STUDIES["gates"].setting("smoke", seeds=2), with_bytes)
+    assert "| Rec:fixed:skip |  | 0.99 | 3.050 ± 0.635 | 3.53 | 1.550 ± 0.635 | 0.952 |" in found.markdown()
+    assert "| Feedback:fixed:skip |  | 1.35 | 3.300 ± 0.635 | 3.49 |  | 0.935 |" in found.markdown()
+    (claim,) = (claim for claim in found.claims if "bytes" in claim.claim)
+    assert claim.claim == "Recurrence is better than one more layer (books, bytes)" and claim.verdict == FAILS
+    assert (claim.paper_saw, claim.we_saw) == ("0.989 -> 0.952", "-0.2500 ± 0.0000 bits per byte")
+
+
+def test_what_a_larger_size_comes_to() -> None:
     large = bits({"Slide:13L:large": 3.5, "Rec:fixed:skip:large": 3.25}, "scale")
     report = block_sizes.report_scale(STUDIES["scale"].setting("smoke", seeds=2), large)
     assert "| Slide:13L:large | 1,234 | 3.550 ± 0.635 | 11.3 ± 0.0 | 3.39 | 34.8 |" in report.markdown()
@@ -103,3 +122,22 @@ def test_every_row_reads_as_many_tokens_a_step(scale: str) -> None:
     sizes: BlockSizes = STUDIES["gates"].sizes[scale]
     for row in gates.ROWS:
         assert sizes.tokens_per_step % row.config(sizes).segment_length == 0, row.name
+
+
+def test_texts_and_rows_that_are_none() -> None:
+    study = STUDIES["gates"]
+    for changes, message in (
+        ({"texts": ("books", "bytes")}, "there is no 'bytes'; choose of 'books', 'books, bytes'"),
+        ({"rows": ("Slide:14L",)}, "there is no 'Slide:14L'; choose of 'XL:512'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            study.runs(study.setting("smoke", changes=changes))
+
+
+def test_every_text_has_the_rows_that_are_compared() -> None:
+    sizes = STUDIES["gates"].sizes["laptop"]
+    for text in gates.TEXTS:
+        assert {"Slide:13L", "Rec:fixed:skip", "Feedback:fixed:skip"} <= set(sizes.of(text).rows)
+    assert len(sizes.of("books").rows) == len(sizes.of("latex").rows) == 14
+    assert len(sizes.of("code").rows) == 8 and "XL:1024" not in sizes.of("code").rows
+    assert sizes.of("books, bytes").vocabulary is None

@@ -28,12 +28,14 @@ class BlockSizes:
     """`changes` are sizes of the 12-layer base model, of which every row keeps its proportion. `rates` are tried on
     `probe_tokens` for Slide:13L and Rec:fixed:skip, and what is best on validation is taken, for models without and
     with recurrence. Where `vocabulary` is None, text is read as bytes. Training documents are cut into pieces of
-    `piece` characters where there are too few of them: rows with short segments read many at once."""
+    `piece` characters where there are too few of them: rows with short segments read many at once. `rows_at_once`: how
+    many of a step's segments a process reads at a time, as many as fit its memory; None for all its share."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: int | None = 32_000
     tokens: int = 65_536_000_000
     tokens_per_step: int = 131_072
+    rows_at_once: int | None = None
     rates: tuple[float, ...] = (1.0,)
     probe_tokens: int = 0
     warmup_steps: int = 1000
@@ -94,10 +96,10 @@ class Row:
         return BlockRecurrentConfig.preset(self.preset, **{**sizes.changes, **self.changes, **more})
 
 
-def block_runs(setting: Setting, corpus: str, rows: Sequence[Row], as_bytes: bool = False) -> list[Run]:
+def block_runs(setting: Setting, corpus: str, rows: Sequence[Row]) -> list[Run]:
     """The vocabulary, trials of learning rates, and every row with every seed."""
     sizes: BlockSizes = setting.sizes
-    before = [] if as_bytes or sizes.vocabulary is None else [_vocabulary(setting, corpus)]
+    before = [] if sizes.vocabulary is None else [_vocabulary(setting, corpus)]
     place = _Place(setting, corpus, before[0].name if before else None)
     trials: dict[str, list[Run]] = {}
     if len(sizes.rates) > 1:
@@ -107,14 +109,14 @@ def block_runs(setting: Setting, corpus: str, rows: Sequence[Row], as_bytes: boo
     return [*before, *(run for runs in trials.values() for run in runs), *mains]
 
 
-def run_name(sizes: BlockSizes, corpus: str, row: Row, seed: int, as_bytes: bool = False) -> str:
-    return f"{_family(sizes, corpus, as_bytes)}-{row.slug}-seed{seed}"
+def run_name(sizes: BlockSizes, corpus: str, row: Row, seed: int) -> str:
+    return f"{_family(sizes, corpus)}-{row.slug}-seed{seed}"
 
 
-def _family(sizes: BlockSizes, corpus: str, as_bytes: bool) -> str:
+def _family(sizes: BlockSizes, corpus: str) -> str:
     """Studies that share a folder may have models of other depth."""
     depth = Row(RECURRENT).config(sizes).num_hidden_layers
-    return f"blocks{depth}-{corpus}{'-bytes' if as_bytes else ''}"
+    return f"blocks{depth}-{corpus}{'-bytes' if sizes.vocabulary is None else ''}"
 
 
 def _vocabulary(setting: Setting, corpus: str) -> Run:
@@ -147,7 +149,7 @@ class _Place:
 
     def trial(self, row: Row, rate: float) -> Run:
         sizes: BlockSizes = self.setting.sizes
-        name = f"{_family(sizes, self.corpus, self.as_bytes)}-rate-{row.slug}-{rate:g}"
+        name = f"{_family(sizes, self.corpus)}-rate-{row.slug}-{rate:g}"
         settings = self._settings(row, 0, sizes.probe_tokens) | {"rate": rate}
         do = partial(self._train, row, 0, rate, sizes.probe_tokens)
         return Run(name, settings, do, self.needs, sizes.probe_tokens)
@@ -162,7 +164,7 @@ class _Place:
             return self._train(row, seed, rate, sizes.tokens, work, measured=True)
 
         settings = self._settings(row, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"}
-        name = run_name(sizes, self.corpus, row, seed, self.as_bytes)
+        name = run_name(sizes, self.corpus, row, seed)
         config = row.config(sizes, vocab_size=257 if self.as_bytes else sizes.vocabulary)
         rows = max(1, sizes.tokens_per_step // config.segment_length)
         build = partial(BlockRecurrentForCausalLM, config)
@@ -170,7 +172,7 @@ class _Place:
         return Run(name, settings, do, (*self.needs, *tried), sizes.tokens, plan=plan)
 
     def _settings(self, row: Row, seed: int, tokens: int) -> dict[str, Any]:
-        left_out = ("tokens", "rates", "probe_tokens", "evaluate_every")
+        left_out = ("tokens", "rates", "probe_tokens", "evaluate_every", "rows_at_once")
         sizes = {f.name: getattr(self.setting.sizes, f.name) for f in fields(BlockSizes) if f.name not in left_out}
         text = self.setting.corpora[self.corpus]
         return {**sizes, "corpus": text, "bytes": self.as_bytes, "row": asdict(row), "seed": seed, "tokens": tokens}
@@ -191,6 +193,7 @@ class _Place:
             learning_rate=rate,
             warmup_steps=sizes.warmup_steps,
             tokens_per_step=sizes.tokens_per_step,
+            segments_at_once=sizes.rows_at_once,
             epochs=1000,
             max_tokens=tokens,
             evaluate_every_tokens=sizes.evaluate_every,
@@ -216,11 +219,10 @@ class _Place:
 class BlockReadings:
     """Looks up what runs have measured: a number for each seed that has ended."""
 
-    def __init__(self, setting: Setting, outcomes: Mapping[str, Outcome], corpus: str, as_bytes: bool = False):
-        self.setting, self.outcomes, self.corpus, self.as_bytes = setting, outcomes, corpus, as_bytes
+    def __init__(self, setting: Setting, outcomes: Mapping[str, Outcome], corpus: str):
+        self.setting, self.outcomes, self.corpus = setting, outcomes, corpus
 
     def of(self, row: Row, value: str = "test_bits") -> dict[int, float]:
-        place = (self.setting.sizes, self.corpus, row)
-        names = {seed: run_name(*place, seed, self.as_bytes) for seed in range(self.setting.seeds)}
+        names = {seed: run_name(self.setting.sizes, self.corpus, row, seed) for seed in range(self.setting.seeds)}
         ended = {seed: self.outcomes[name] for seed, name in names.items() if name in self.outcomes}
         return {seed: outcome[value] for seed, outcome in ended.items() if outcome.get(value) is not None}

@@ -21,8 +21,8 @@ VERDICTS = (HOLDS, FAILS, UNSEEN)
 BEGINNING = f"""# Results
 
 What the papers claim, and what we saw, study by study. These are small models trained for minutes: see each study's own
-notes for what that leaves open. A claim **{HOLDS}** if the 95 % interval of the paired differences over seeds leaves out
-0 on its side, **{FAILS}** if on the other side, and is otherwise **{UNSEEN}**. This page is made by `make results` of the
+notes for what that leaves open. A claim **{HOLDS}** if the 95 % interval of the paired differences over seeds is on its
+side of 0, **{FAILS}** if on the other side, and is otherwise **{UNSEEN}**. This page is made by `make results` of the
 folders in [results](results), which hold tables, figures, curves, and every run's command, versions, seed and machine.
 How models are compared is told in [docs/studies.md](docs/studies.md).
 """

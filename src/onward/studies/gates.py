@@ -1,10 +1,10 @@
-"""`gates`: Table 1 of "Block-Recurrent Transformers": every row, on books, LaTeX and source code."""
+"""`gates`: Table 1 of "Block-Recurrent Transformers": every row, on books (tokens and bytes), LaTeX and source code."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -38,18 +38,46 @@ PAPER: dict[str, tuple[float | None, ...]] = {
     "Memorizing:32k": (None, 0.950, 3.50, 1.24, None),
 }
 ROWS = [Row(name) for name in PRESETS if name in PAPER]
-TEXTS = {"books": 2, "latex": 3, "code": 4}  # and which of the paper's columns it stands for
 TIMES = "blocks-step-time"
 
 
 @dataclass(frozen=True)
-class Sizes(BlockSizes):
-    """`texts`: on which rows are trained; `of_texts`, what is different for one of them. `timed_rounds`: steps of every
-    row, in turns, by which they are timed."""
+class Text:
+    """Of which corpus it is, and which of the paper's columns it stands for."""
 
+    corpus: str
+    column: int
+    as_bytes: bool = False
+
+    @property
+    def unit(self) -> str:
+        return "byte" if self.as_bytes else "token"
+
+    def told(self, row: str) -> float | None:
+        return PAPER[row][self.column]
+
+
+TEXTS = {
+    "books": Text("books", 2),
+    "books, bytes": Text("books", 1, as_bytes=True),
+    "latex": Text("latex", 3),
+    "code": Text("code", 4),
+}
+
+
+@dataclass(frozen=True)
+class Sizes(BlockSizes):
+    """`rows` are trained on `texts`; `of_texts`, what is different for one of them. `timed_rounds`: steps of every row,
+    in turns, by which they are timed."""
+
+    rows: tuple[str, ...] = tuple(PAPER)
     texts: tuple[str, ...] = tuple(TEXTS)
     of_texts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     timed_rounds: int = 20
+
+    def of(self, text: str) -> Sizes:
+        known = {"vocabulary": None} if TEXTS[text].as_bytes else {}
+        return replace(self, **{**known, **self.of_texts.get(text, {})})
 
 
 def _with(sizes: BlockSizes, depth: int, **more: Any) -> Sizes:
@@ -57,18 +85,38 @@ def _with(sizes: BlockSizes, depth: int, **more: Any) -> Sizes:
     return Sizes(**vars(sizes) | {"changes": {**sizes.changes, "num_hidden_layers": depth}} | more)
 
 
+# On bytes those that claims are about; on code those that the paper has figures of.
+FEWER_ROWS = {
+    "books, bytes": {
+        "rows": ("XL:512", "XL:2048", "Slide:12L", BASELINE, "Rec:lstm:skip", RECURRENT, "Feedback:fixed:skip")
+    },
+    "code": {"rows": tuple(row for row in PAPER if TEXTS["code"].told(row) is not None)},
+}
 SCALES = {
-    "smoke": _with(SMOKE, 2, texts=("books",), timed_rounds=2),
-    "laptop": _with(LAPTOP, 4),
+    "smoke": _with(
+        SMOKE,
+        2,
+        texts=("books", "books, bytes"),
+        of_texts={"books, bytes": {"rows": (BASELINE, RECURRENT)}},
+        timed_rounds=2,
+    ),
+    "laptop": _with(
+        LAPTOP, 4, tokens=700_000, probe_tokens=280_000, evaluate_every=350_000, of_texts=FEWER_ROWS
+    ),
     "paper": Sizes(
         of_texts={
             "latex": {"rates": (0.5,)},
-            "code": {"rates": (0.25,), "tokens_per_step": 8 * 131_072, "tokens": 250_000 * 8 * 131_072},
+            "code": {
+                "rates": (0.25,),
+                "tokens_per_step": 8 * 131_072,
+                "tokens": 250_000 * 8 * 131_072,
+                "held": 2_000,  # files, of the twentieth of all that is held out
+            },
         }
     ),
 }
 CORPORA = {
-    "smoke": dict.fromkeys(TEXTS, "shakespeare"),
+    "smoke": dict.fromkeys(("books", "latex", "code"), "shakespeare"),
     "laptop": {"books": "pg19", "latex": "hub:EleutherAI/proof-pile-2:arxiv", "code": "installed-code"},
     "paper": {
         "books": "pg19-all",
@@ -80,12 +128,21 @@ CORPORA = {
 
 def runs(setting: Setting) -> list[Run]:
     sizes: Sizes = setting.sizes
+    _refuse_unknown("texts", sizes.texts, TEXTS)
     found = []
     for text in sizes.texts:
-        own = replace(setting, sizes=replace(sizes, **sizes.of_texts.get(text, {})))
-        found += block_runs(own, text, ROWS)
+        own = sizes.of(text)
+        _refuse_unknown("rows", own.rows, PAPER)
+        rows = [row for row in ROWS if row.name in own.rows]
+        found += block_runs(replace(setting, sizes=own), TEXTS[text].corpus, rows)
     settings = {"changes": dict(sizes.changes), "tokens_per_step": sizes.tokens_per_step, "rounds": sizes.timed_rounds}
     return [*found, Run(TIMES, settings, partial(time_steps, sizes), size=sizes.tokens, by="first")]
+
+
+def _refuse_unknown(name: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
+    for one in given:
+        if one not in known:
+            raise ValueError(f"{name}={given!r}: there is no {one!r}; choose of {', '.join(map(repr, known))}")
 
 
 def time_steps(sizes: Sizes, work: Work) -> Outcome:
@@ -130,22 +187,21 @@ def _step(config: Any, tokens: int) -> Any:
 
 def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     texts: tuple[str, ...] = setting.sizes.texts
-    readings = {text: BlockReadings(setting, outcomes, text) for text in texts}
+    readings = {text: _readings(setting, outcomes, text) for text in texts}
     times = outcomes.get(TIMES, {}).get("relative", {})
     rows = []
     for row in ROWS:
         found = {text: readings[text].of(row) for text in texts}
         if not any(found.values()):
             continue
-        told = PAPER[row.name]
-        cells = [row.name, f"{times[row.name]:.2f}" if row.name in times else "", _told(told[0])]
+        cells = [row.name, f"{times[row.name]:.2f}" if row.name in times else "", _told(PAPER[row.name][0])]
         for text in texts:
-            cells += [cell(found[text], 3), _told(told[TEXTS[text]])]
+            cells += [cell(found[text], 3), _told(TEXTS[text].told(row.name))]
         rows.append(cells)
     claims = [claim for text in texts for claim in _claims(text, readings[text])]
     columns = ["model", "step time", "paper"]
     for text in texts:
-        columns += [f"{text}, bits per token", "paper"]
+        columns += [f"{TEXTS[text].corpus}, bits per {TEXTS[text].unit}", "paper"]
     held = [claim for claim in claims if claim.verdict == "holds"]
     return Report(
         "Gates, windows and memories: Table 1",
@@ -160,6 +216,10 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             "the shape of the thing.",
         ),
     )
+
+
+def _readings(setting: Setting, outcomes: Mapping[str, Outcome], text: str) -> BlockReadings:
+    return BlockReadings(replace(setting, sizes=setting.sizes.of(text)), outcomes, TEXTS[text].corpus)
 
 
 def _told(number: float | None) -> str:
@@ -180,10 +240,10 @@ def _claims(text: str, readings: BlockReadings) -> list[Claim]:
     claims = []
     for claim, better, worse in compared:
         gain = over(readings.of(Row(worse)), readings.of(Row(better)))
-        told = [PAPER[name][TEXTS[text]] for name in (worse, better)]
+        told = [TEXTS[text].told(name) for name in (worse, better)]
         if gain is not None:
             saw = "not told" if None in told else f"{told[0]:g} -> {told[1]:g}"
-            claims.append(Claim(f"{claim} ({text})", saw, f"{gain.text(4)} bits per token", verdict(gain)))
+            claims.append(Claim(f"{claim} ({text})", saw, f"{gain.text(4)} bits per {TEXTS[text].unit}", verdict(gain)))
     return claims
 
 
@@ -201,7 +261,7 @@ def plot(setting: Setting, readings: Mapping[str, BlockReadings]) -> Figure:
                 panel.errorbar(gain.mean, place, xerr=gain.half or 0, capsize=2, linewidth=0.8, markersize=4, **style)
         panel.axvline(0, color="0.6", linewidth=0.8, linestyle=":")
         panel.set_title(text)
-        panel.set_xlabel("bits per token better than Slide:13L")
+        panel.set_xlabel(f"bits per {TEXTS[text].unit} better than Slide:13L")
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     return figure
@@ -209,10 +269,10 @@ def plot(setting: Setting, readings: Mapping[str, BlockReadings]) -> Figure:
 
 STUDY = Study(
     "gates",
-    "Block-Recurrent, Table 1: all rows, bits per token and relative step time, on books, LaTeX and source code",
+    "Block-Recurrent, Table 1: all rows, bits and relative step time, on books (tokens, bytes), LaTeX and source code",
     CORPORA,
     SCALES,
     runs,
     report,
-    lambda work: check_texts(work, *work.setting.sizes.texts),
+    lambda work: check_texts(work, *(TEXTS[text].corpus for text in work.setting.sizes.texts)),
 )
