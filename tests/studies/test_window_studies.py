@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for row in ("| plain | 0 |", "| plain | 8 |", "| constant | 0 |", "| recurrent | 4 |", "| swapped | 4 |"):
         assert row in said
     return folder
+
+
+def test_trainings_are_in_bfloat16_where_a_gpu_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.studies.training_runs.has_bf16", lambda: True)
+    run(f"study backbone --scale smoke --out {tmp_path}")
+    folder = tmp_path / "smoke" / "runs" / "backbone"
+    assert json.loads((folder / "model" / "run.json").read_text())["recipe.bf16"]
+    assert math.isfinite(json.loads((folder / "outcome.json").read_text())["validation_loss"])
 
 
 def test_overlaps(place: Path) -> None:

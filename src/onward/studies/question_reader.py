@@ -26,6 +26,7 @@ from ..questions import KINDS, SPAN, EncodedQuestion
 from ..state import where_rows
 from ..training.checkpoints import last_checkpoint
 from .question_scores import Answers
+from .training_runs import has_bf16
 
 LONGEST_ANSWER = 30
 NO_TOKEN = -100  # what cross_entropy leaves out
@@ -259,7 +260,7 @@ def learn(
         lr_scheduler_type="linear",
         warmup_steps=recipe.warmup,  # a share
         weight_decay=0.01,
-        bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        bf16=has_bf16(),
         use_cpu=not torch.accelerator.is_available(),
         save_strategy="steps",
         save_steps=recipe.checkpoint_every,

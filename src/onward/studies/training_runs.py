@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..corpora import Document
@@ -70,6 +72,11 @@ def tokenizer_of(work: Work, run: str) -> PreTrainedTokenizerBase:
     return load_tokenizer(str(work.model_of(run)))
 
 
+def has_bf16() -> bool:
+    """Whether trainings are in bfloat16: on GPUs that know it."""
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+
+
 def train_once(
     work: Work,
     model: PreTrainedModel,
@@ -80,6 +87,7 @@ def train_once(
 ) -> Outcome:
     """Trains into the run's folder on texts that, by this name, are tokenized only once. A loss that becomes NaN is an
     outcome too."""
+    recipe = replace(recipe, bf16=has_bf16())
     name, texts = training
     ends = isinstance(model, BlockRecurrentForCausalLM)  # as `train` would do it
     tokenized = work.once(("tokens", name, ends), lambda: tokenize(texts(), tokenizer, add_end=ends))
