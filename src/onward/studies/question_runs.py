@@ -77,9 +77,7 @@ def _main(task: Task, setting: Setting, name: str, seed: int, trials: Mapping[st
 
 
 def _settings(setting: Setting, name: str, seed: int, questions: int, epochs: int) -> dict[str, Any]:
-    left_out = ["questions", "epochs", "rates", "probe_questions", "checkpoint_every", "checkpointing"]
-    if setting.sizes.longest is None:  # runs that cut nothing do not know it
-        left_out.append("longest")
+    left_out = ("questions", "epochs", "rates", "probe_questions", "checkpoint_every", "checkpointing")
     sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(Sizes) if f.name not in left_out}
     drawn = {"questions": questions, "of": setting.sizes.questions, "epochs": epochs, "seed": seed}
     return {**sizes, **drawn, "variant": name, "corpora": dict(setting.corpora)}
