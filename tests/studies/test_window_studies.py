@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from onward.windows import segment_length
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All runs of Table 2, at the smallest scale."""
     folder = tmp_path_factory.mktemp("windows")
-    assert "| GPT-2's shape |" in run(f"study backbone --scale smoke --out {folder}")
+    said = run(f"study backbone --scale smoke --out {folder}")
+    assert "| GPT-2's shape |" in said
+    left = re.search(r"figures are in (\S+)", said)
+    assert left and (Path(left[1]) / "report.html").is_file()
     said = run(f"study overlap-books --scale smoke --seeds 1 --out {folder}")
     for row in ("| plain | 0 |", "| plain | 8 |", "| constant | 0 |", "| recurrent | 4 |", "| swapped | 4 |"):
         assert row in said

@@ -54,7 +54,8 @@ def study(
         say(table(chosen.runs(setting), gpus).markdown())
         return
     found = report(chosen, setting, out) if only_report else conduct(chosen, setting, out)
-    say(f"{found.markdown()}\nreport.html, table.md, results.json and the figures are in {out / chosen.name}")
+    folder = out / setting.scale / chosen.name
+    say(f"{found.markdown()}\nreport.html, table.md, results.json and the figures are in {folder}")
 
 
 def chosen_study(name: str) -> Any:
