@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForMaskedLM
 from typer.testing import CliRunner
 
 from onward.cli import app
+from onward.masked_texts import Hiding
 from onward.studies import STUDIES, Work
 from onward.studies.intervals import HOLDS
-from onward.studies.masked_runs import MODELS, slug
+from onward.studies.masked_runs import MODELS, order_run, slug
 from onward.studies.masked_tables import report_mlm, report_stability
+from onward.studies.word_order import shuffled
 
 
 def run(line: str) -> str:
@@ -25,18 +28,34 @@ def run(line: str) -> str:
 
 def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run(f"study mlm --scale smoke --seeds 1 --out {tmp_path}")
-    assert "So small a scale says nothing" in said and f"{tmp_path}/mlm" in said
+    assert "So small a scale says nothing" in said and f"{tmp_path}/smoke/mlm" in said
     for name in MODELS:
         assert f"| {name} | " in said
         assert AutoModelForMaskedLM.from_pretrained(tmp_path / "smoke" / "runs" / f"mlm-{slug(name)}-seed0" / "model")
     saved = json.loads((tmp_path / "smoke" / "mlm" / "results.json").read_text())
     rates = {o["settings"]["rate"]: o["validation_loss"] for n, o in saved["outcomes"].items() if "rate-bert" in n}
     assert saved["outcomes"]["mlm-bert-seed0"]["learning_rate"] == min(rates, key=rates.__getitem__)
+    for name in MODELS:
+        read, trained = (saved["outcomes"][f"{kind}-{slug(name)}-seed0"] for kind in ("word-order", "mlm"))
+        assert read["in_order"] == pytest.approx(trained["validation_loss"], rel=1e-5)
+        assert read["shuffled"] != read["in_order"]
     # The other study has the same runs, and nothing is left to do.
     monkeypatch.setattr("onward.studies.study._do", None)
     said = run(f"study stability --scale smoke --seeds 1 --out {tmp_path}")
     assert "| BERT | sst2 | 2 |" in said and (tmp_path / "smoke" / "stability" / "scores.svg").is_file()
     assert run(f"study stability --scale smoke --seeds 1 --report --out {tmp_path}") == said
+
+
+def test_what_is_asked_for_stays_where_it_is() -> None:
+    ids = torch.arange(40)
+    special = (ids == 0) | (ids == 39)
+    hiding = Hiding(mask=1, known=40, special=special, continues=torch.zeros(40, dtype=torch.bool))
+    labels = torch.where(ids % 5 == 2, ids, -100)
+    mixed = shuffled(ids, labels, hiding, number=3)
+    kept = special | (labels != -100)
+    assert torch.equal(mixed[kept], ids[kept]) and torch.equal(mixed.sort().values, ids)
+    assert (mixed != ids).sum() > 20 and torch.equal(mixed, shuffled(ids, labels, hiding, number=3))
+    assert not torch.equal(mixed, shuffled(ids, labels, hiding, number=4))
 
 
 def made_up(gain: float, lost: dict[str, float]) -> dict[str, Any]:
@@ -53,6 +72,7 @@ def made_up(gain: float, lost: dict[str, float]) -> dict[str, Any]:
                 "training_seconds": 3600,
                 "curve": [(1000, loss + 1), (2000, loss)],
             }
+            outcomes[order_run(name, seed)] = {"in_order": loss, "shuffled": loss + gain * recurrent}
             for task in ("sst2", "rte"):
                 score = 0.7 + 0.01 * seed + gain * recurrent / 100
                 facts: dict[str, Any] = {"task": task, "metrics": {}, "trivial": 0.5, "margin": 0.02, "ended": None}
@@ -72,6 +92,8 @@ def test_what_scores_come_to() -> None:
     table = found.markdown()
     assert "| BERT | 10 | 0.001 | 2 | 1.00 | 3.050 ± 0.635 |  | 70.5 ± 6.4 |  |  |" in table
     assert "| recurrent, stride 1 | 10 | 0.001 | 2 | 1.00 | 2.550 ± 0.635 | -0.500 ± 0.000 |" in table
+    assert "| BERT | 3.050 ± 0.635 | 3.050 ± 0.635 | 0.000 ± 0.000 |" in table, "it reads no order"
+    assert "| recurrent, stride 2 | 2.550 ± 0.635 | 3.050 ± 0.635 | 0.500 ± 0.000 |" in table
     assert [claim.verdict for claim in found.claims] == [HOLDS, HOLDS]
     assert found.claims[1].we_saw == "0.5 ± 0.0 points"
     stability = report_stability(setting, outcomes)

@@ -19,6 +19,7 @@ from ..finetuning import FinetuningRecipe, RunResult, sweep
 from ..finetuning.data import read
 from ..finetuning.summary import scores_of
 from ..finetuning.tasks import task_of
+from ..masked_texts import Hiding, PackedTexts
 from ..models.recurrent_bert import preset
 from ..streams import tokenize
 from ..training import TrainingRecipe
@@ -26,6 +27,7 @@ from .made_up import made_up_glue
 from .planning import Plan, plan_of
 from .study import Outcome, Run, Setting, Work
 from .training_runs import check_texts, some_of, tokenizer_of, train_once, vocabulary_run
+from .word_order import losses
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "BERT": ("bert", {}),
@@ -136,6 +138,7 @@ def runs(setting: Setting) -> list[Run]:
     for seed in range(setting.seeds):
         pretrained = {name: _main(setting, vocabulary, name, seed, probes) for name in MODELS}
         found += pretrained.values()
+        found += [_word_order(setting, name, seed, run.name) for name, run in pretrained.items()]
         found += [
             _finetuning(setting, task, name, seed, run.name) for name, run in pretrained.items() for task in sizes.tasks
         ]
@@ -210,6 +213,34 @@ def _pretrain(
 
 def _training_texts(sizes: Sizes, work: Work) -> list[Document]:
     return some_of(work.corpus("text").train, sizes.train_bytes)
+
+
+def _word_order(setting: Setting, name: str, seed: int, pretrained: str) -> Run:
+    sizes: Sizes = setting.sizes
+    do = partial(_read_shuffled, sizes, pretrained)
+    settings = {"pretrained": pretrained}
+    return Run(order_run(name, seed), settings, do, (pretrained,), sizes.held * sizes.held_tokens, by="first")
+
+
+def order_run(name: str, seed: int) -> str:
+    return f"word-order-{slug(name)}-seed{seed}"
+
+
+def _read_shuffled(sizes: Sizes, pretrained: str, work: Work) -> Outcome:
+    if work.outcome_of(pretrained)["validation_loss"] is None:
+        return {"ended": (said := f"not done: {pretrained} ended with NaN"), "said": said}
+    model = AutoModelForMaskedLM.from_pretrained(work.model_of(pretrained))
+    tokenizer = tokenizer_of(work, pretrained)
+    hiding = Hiding.with_tokenizer(tokenizer, model.config.vocab_size, BERTS_SHARE, whole_words=False)
+    documents = tokenize(work.corpus("text").validation[: sizes.held], tokenizer, sizes.held_tokens)
+    # As in every validation: the same tokens are hidden.
+    texts = PackedTexts(documents, model.config.max_position_embeddings, tokenizer, hiding, seed=None)
+    assert tokenizer.pad_token_id is not None
+    found = losses(model, texts, tokenizer.pad_token_id)
+    return {**found, "said": f"{found['in_order']:.3f} nats in order, {found['shuffled']:.3f} shuffled"}
+
+
+BERTS_SHARE = TrainingRecipe.preset("masked").masked_share
 
 
 def _finetuning(setting: Setting, task: str, name: str, seed: int, pretrained: str) -> Run:
