@@ -157,14 +157,12 @@ class Found:
         return {seed: ours[seed] / full[seed] for seed in sorted(set(ours) & set(full))}
 
     def content(self, name: str) -> dict[int, float]:
-        ours, swapped = self.loss[name], self.swapped[name]
-        return {seed: swapped[seed] - ours[seed] for seed in sorted(set(ours) & set(swapped))}
+        return differences(self.swapped[name], self.loss[name])
 
 
 def read_all(sizes: Sizes, readings: Readings) -> Found:
     loss = {
-        name: readings.of(variant, f"overlap {sizes.longest // 2}" if name == "longest context" else "true")
-        for name, variant in variants(sizes).items()
+        name: readings.of(variant, _read_as(sizes, name)) for name, variant in variants(sizes).items()
     }
     swapped = {name: readings.of(variant, "swapped") for name, variant in variants(sizes).items()}
     return Found(loss, swapped, {name: readings.of(v, split="validation") for name, v in variants(sizes).items()})
