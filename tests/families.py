@@ -79,10 +79,13 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"carrier": "pooled", "residual": False, "hidden": [12]},
     "spans": {"vectors": 3, "rank": 4},
     "history": {"carrier": "spans", "vectors": 5, "rank": 4, "history": 2},
+    "fading": {"carrier": "spans", "rank": 4, "history": [3, 2, 1]},
     "constant": {"hidden": [12]},
 }
 VARIANTS: dict[str, dict[str, Any]] = {name: {"carrier": name} for name in CARRIERS}
 VARIANTS |= {name: {"carrier": name, **fields} for name, fields in _VARIANTS.items()}
+SHORTEST = {"spans": 3, "history": 3, "fading": 4}
+"""Windows that the spans of a variant fit into, in tokens."""
 REMEMBERS = [name for name in VARIANTS if name not in ("constant", "none")]
 
 _AUTO = {

@@ -32,7 +32,8 @@ def place(tmp_path_factory):
     texts.mkdir()
     for i in range(6):
         (texts / f"{i}.txt").write_text(WORDS * (8 + i), encoding="utf-8")
-    arguments = "--carrier spans --window 24 --vectors 4 --train lora --windows-per-segment 3 --batch-size 2"
+    carrier = "--carrier spans --window 24 --history 3,2 --insert-at 1,2"
+    arguments = f"{carrier} --train lora --windows-per-segment 3 --batch-size 2"
     (folder / "latin.txt").write_bytes("größe".encode("latin-1"))
     (folder / "notes.jsonl").write_text("".join(json.dumps({"body": WORDS * 9}) + "\n" for _ in range(4)))
     code = folder / "code"
@@ -77,8 +78,9 @@ def run(line: str) -> str:
 
 def test_train_saves_model_and_control(place):
     assert (place / "run" / "model.safetensors").is_file()
-    for folder, carrier in (("constant", "constant"), ("plain", "none")):
-        assert json.loads((place / "run" / folder / "config.json").read_text())["carrier"] == carrier
+    for folder, carrier in ((".", "spans"), ("constant", "constant"), ("plain", "none")):
+        saved = json.loads((place / "run" / folder / "config.json").read_text())
+        assert (saved["carrier"], saved["history"], saved["insert_at"]) == (carrier, [3, 2], [1, 2])
 
 
 def test_a_window_of_its_own_is_not_overruled(place):
@@ -333,6 +335,9 @@ def test_what_cannot_be_trained_is_one_sentence(place, options, message, monkeyp
         ("train rec:FIXED:skip", "did you mean 'Rec:fixed:skip'"),
         ("train Rec:fixed:skip", "Rec:fixed:skip needs a tokenizer: --tokenizer bytes"),
         ("train PLACE/backbone --set hidden_size=64", "--set is for models from presets"),
+        ("train PLACE/backbone --history few", "--history 'few': give a number of windows, or spans of each as 63,"),
+        ("train PLACE/backbone --history all", "--history 'all': give a number of windows"),
+        ("train PLACE/backbone --insert-at 2,x", "--insert-at '2,x': give a layer, several as 2,5,9, or all"),
         ("train PLACE/backbone --tokenizer bytes", "--tokenizer is for models from presets"),
         ("train Slide:12L --corpus PLACE/blank --tokenizer bytes", "is empty: remove it, or put text into it"),
         ("train Slide:12L --corpus PLACE/nothing-there --tokenizer bytes", "no file or folder"),

@@ -14,6 +14,7 @@ from families import (
     FAMILIES,
     POSITIONS,
     REMEMBERS,
+    SHORTEST,
     VARIANTS,
     assert_same,
     backbone,
@@ -383,7 +384,7 @@ def readings(draw) -> dict:
             }
         )
     return {
-        "variant": draw(st.sampled_from([v for v in VARIANTS if v not in ("spans", "history") or window >= 3])),
+        "variant": draw(st.sampled_from([v for v in VARIANTS if window >= SHORTEST.get(v, 1)])),
         "window": window,
         "overlap": draw(st.integers(0, window - 1)),
         "calls": calls,

@@ -26,13 +26,15 @@ CASES: dict[str, dict[str, Any]] = {
     "residual last layer": {"pooled_layers": "last", "vectors": 4, "insert_at": [1, 3]},
     "spans": {"carrier": "spans", "vectors": 4},
     "spans before next window": {"carrier": "spans", "vectors": 5, "pooled_positions": "before_next_window"},
+    "history": {"carrier": "spans", "vectors": 5, "history": 2},
+    "fading": {"carrier": "spans", "history": [4, 3, 1]},
     "as many spans as tokens": {"carrier": "spans", "vectors": 5, "insert_at": [1, 3]},
     "constant": PAPER | {"carrier": "constant", "vectors": 2},
     "constant residual": {"carrier": "constant"},
     "constant spans": {"carrier": "constant", "stands_for": "spans", "vectors": 4},
     "none": {"carrier": "none"},
 }
-SOME = ["paper", "residual attention", "spans", "constant residual"]
+SOME = ["paper", "residual attention", "spans", "fading", "constant residual"]
 FAMILIES = {"gpt2": ("causal-lm", GPT2), "bert": ("model", BERT)}
 WINDOW, LENGTH = 5, 13  # three windows, or four that overlap by two; the last is not full
 

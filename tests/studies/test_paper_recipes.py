@@ -210,14 +210,15 @@ def test_overlaps_and_rates(gpt2: Decoder, tmp_path: Path) -> None:
 
 
 PAPERS_CARRIERS = STUDIES["carriers"].sizes["paper"].carriers
-SHORTER_MEMORIES = {"longest": 82, "carriers": {**PAPERS_CARRIERS, "every token": {"carrier": "spans", "vectors": 24}}}
+FEWER = {"every token": {"carrier": "spans", "vectors": 24}, "fading history": {"carrier": "spans", "history": [23, 8]}}
+SHORTER_MEMORIES = {"longest": 82, "carriers": {**PAPERS_CARRIERS, **FEWER}}
 
 
 @pytest.mark.parametrize(
     ("name", "runs", "changes"),
     [
         ("window-size", ["plain-window16", "recurrent-window16"], {"sizes": (16, 24), "read_overlaps": (4,)}),
-        ("carriers", ["full-window82", "history-window24", "constant-history-window24"], SHORTER_MEMORIES),
+        ("carriers", ["full-window82", "history-window24", "constant-fading-history-window24"], SHORTER_MEMORIES),
     ],
 )
 def test_other_windows_and_carriers(

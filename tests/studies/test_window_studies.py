@@ -73,7 +73,7 @@ def test_window_sizes_have_runs_of_the_overlaps(place: Path, monkeypatch: pytest
 def test_carriers(place: Path) -> None:
     said = run(f"study carriers --scale smoke --seeds 1 --out {place}")
     sizes = STUDIES["carriers"].sizes["smoke"]
-    for name in (*sizes.carriers, "plain windows", "longest context", "constant for history"):
+    for name in (*sizes.carriers, "plain windows", "longest context", "constant for fading history"):
         assert f"| {name} | " in said
     saved = json.loads((place / "smoke" / "carriers" / "results.json").read_text())["outcomes"]
     ours = saved["books-history-window24-seed0"]["read"]["test"]
@@ -119,16 +119,20 @@ def losses_of_carriers(losses: dict[str, float], seeds: tuple[int, ...] = (0, 1)
 
 def test_what_carriers_come_to() -> None:
     setting = STUDIES["carriers"].setting("smoke", seeds=2)
-    outcomes = losses_of_carriers({"longest context": 2.0, "history": 2.25, "spans": 2.5, "constant for history": 2.75})
+    losses = {"longest context": 2.0, "fading history": 2.25, "spans": 2.5, "constant for fading history": 2.75}
+    outcomes = losses_of_carriers(losses)
     found = STUDIES["carriers"].report(setting, outcomes)
     rows = {line.split(" | ")[0].strip("| "): line for line in found.markdown().splitlines() if line.startswith("| ")}
-    assert rows["history"].endswith("| 0.7500 ± 0.0000 | 75.0 ± 0.0 | 0.1250 ± 0.0000 |")
+    assert rows["fading history"].endswith("| 0.7500 ± 0.0000 | 75.0 ± 0.0 | 0.1250 ± 0.0000 |")
     assert "| 2e+06 |" in rows["longest context"], "half of its window is read again"
     claims = {claim.claim: (claim.we_saw, claim.verdict) for claim in found.claims}
-    assert claims["A carrier wins back half of what the longest context gains"] == ("history recovers 75.0 %", HOLDS)
-    assert claims["History is better than a constant in its place"][1] == HOLDS
+    assert claims["A carrier wins back half of what the longest context gains"] == (
+        "fading history recovers 75.0 %",
+        HOLDS,
+    )
+    assert claims["Fading history is better than a constant in its place"][1] == HOLDS
     assert claims["It carries twice the content of the paper's module"][1] == FAILS
-    less = STUDIES["carriers"].report(setting, losses_of_carriers({"longest context": 2.0, "history": 2.75}))
+    less = STUDIES["carriers"].report(setting, losses_of_carriers({"longest context": 2.0, "spans": 2.75}))
     assert less.claims[0].verdict == FAILS
 
 

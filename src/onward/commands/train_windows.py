@@ -14,9 +14,15 @@ def train_windows(given: dict[str, Any]) -> None:
     from .. import WindowRecurrenceConfig, add_recurrence
     from ..pretrained import load_backbone
 
-    names = ("carrier", "window", "overlap", "vectors", "history", "residual")
+    names = ("carrier", "window", "overlap", "vectors", "residual")
     fields = {name: given[name] for name in names if name in given}
-    config = WindowRecurrenceConfig(**fields, insert_at=layers(given.get("insert_at")))
+    for name, wanted in (
+        ("history", "a number of windows, or spans of each as 63,32,16"),
+        ("insert_at", "a layer, several as 2,5,9, or all"),
+    ):
+        if name in given:
+            fields[name] = numbers(given[name], f"--{name.replace('_', '-')}", wanted)
+    config = WindowRecurrenceConfig(**fields)
     refuse_encoder(given["model"])
     if given.get("trained") is Trained.lora:
         given.setdefault("learning_rate", 5e-4)  # adapters start from nothing, and need more than weights
@@ -34,11 +40,11 @@ def train_windows(given: dict[str, Any]) -> None:
         run(name, add_recurrence(model, settings), texts, tokenizer, folder, recipe, given)
 
 
-def layers(text: str | None) -> Any:
-    if text is None or text == "all":
+def numbers(text: str, option: str, wanted: str) -> int | str | list[int]:
+    if text == "all" and "all" in wanted:
         return text
     try:
-        numbers = [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--insert-at {text!r}: give a layer, several as 2,5,9, or all") from None
-    return numbers[0] if len(numbers) == 1 else numbers
+        raise ValueError(f"{option} {text!r}: give {wanted}") from None
+    return found[0] if len(found) == 1 else found

@@ -40,41 +40,41 @@ class Sizes(WindowSizes):
     longest: int = 512
 
 
-def _carriers(spans: int, windows: int, window: int) -> dict[str, dict[str, Any]]:
+def _carriers(spans: int, windows: int, window: int, fading: list[int]) -> dict[str, dict[str, Any]]:
     return {
         PAPERS: {"residual": False},
         "pooled": {},
         "spans": {"carrier": "spans", "vectors": 1 + spans},
         "every token": {"carrier": "spans", "vectors": window},
         "history": {"carrier": "spans", "vectors": 1 + spans * windows, "history": windows},
+        "fading history": {"carrier": "spans", "history": fading},
     }
 
 
 def _with(scale: str, carriers: Mapping[str, Mapping[str, Any]], longest: int) -> Sizes:
-    controls = ("pooled", "history")
+    controls = ("pooled", "fading history")
     return Sizes(**vars(WINDOW_SCALES[scale]), carriers=carriers, controls=controls, longest=longest)
 
 
 SCALES = {
-    "smoke": _with("smoke", _carriers(3, 2, 24), 64),
-    "laptop": _with("laptop", _carriers(15, 4, 64), 512),
-    "paper": _with("paper", _carriers(15, 3, 300), 1024),
+    "smoke": _with("smoke", _carriers(3, 2, 24, [4, 2]), 64),
+    "laptop": _with("laptop", _carriers(15, 4, 64, [63, 32, 16, 8, 4, 2, 1]), 512),
+    "paper": _with("paper", _carriers(15, 3, 300, [299, 128, 32]), 1024),
 }
 
 
-def _pretrained(scale: str, carriers: Mapping[str, Mapping[str, Any]], **changes: Any) -> Sizes:
+def _pretrained(scale: str, **changes: Any) -> Sizes:
     """Overlaps are another study's."""
-    chosen = {name: carriers[name] for name in (PAPERS, "pooled", "spans", "every token")}
+    chosen = {name: SCALES[scale].carriers[name] for name in (PAPERS, "pooled", "spans", "fading history")}
     own = replace(SCALES[scale], carriers=chosen, controls=("spans",), overlaps=(0,), more_overlaps=())
     return replace(own, train="carrier", carrier_rate=None, tag="pretrained-", **changes)
 
 
 SMOLLM2 = Decoder(name="smollm2-135m")
 PRETRAINED_SCALES = {
-    "smoke": _pretrained("smoke", _carriers(3, 2, 24)),
+    "smoke": _pretrained("smoke"),
     "laptop": _pretrained(
         "laptop",
-        _carriers(15, 4, 64),
         decoder=SMOLLM2,
         tokens=40_000,
         probe_tokens=8_000,
@@ -89,7 +89,6 @@ PRETRAINED_SCALES = {
     ),
     "paper": _pretrained(
         "laptop",
-        _carriers(15, 4, 64),
         decoder=SMOLLM2,
         tokens=20_000_000,
         probe_tokens=1_000_000,
@@ -261,6 +260,7 @@ def _claims(sizes: Sizes, found: Found) -> list[Claim]:
 
 
 LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": "0.7", "linestyle": "--", "marker": "+"},
     {"color": "0.55", "linestyle": "-", "marker": "o"},
     {"color": "0.45", "linestyle": "-.", "marker": "D"},
     {"color": "0.3", "linestyle": "--", "marker": "s"},

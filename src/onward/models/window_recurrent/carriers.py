@@ -273,6 +273,16 @@ class Pooled(Carrier):
         return {layer: inserted[:, i] for i, layer in enumerate(self.layers)}
 
 
+def coarser(means: Tensor, seen: Tensor, spans: int) -> Tensors:
+    """means: [B, I, n, k] -> [B, I, spans, k], each of neighbours that are `seen` [B, n], the groups nearly equal."""
+    n = seen.shape[1]
+    group = torch.arange(n, device=seen.device) * spans // n
+    member = (group == torch.arange(spans, device=seen.device)[:, None]) & seen[:, None]  # [B, spans, n]
+    count = member.sum(-1)
+    weight = member.to(means.dtype) / count.clamp(min=1)[..., None]
+    return weight[:, None] @ means, count > 0
+
+
 @carrier("spans")
 class Spans(Carrier):
     """At every layer, the means of a few spans of what that layer's attention took in, slightly corrected.
@@ -280,19 +290,22 @@ class Spans(Carrier):
     Inserted as inputs of the same attention, a span's key and value are the means of its tokens' keys and
     values, before any training. The first vector is no span but the document's first token (see
     `first_of_document`). The corrections start at zero. With `history`, the spans of as many windows are there, those
-    of the last window nearest: when a window is added, the oldest goes.
+    of the last window nearest: when a window is added, the oldest goes. Where an older window has fewer spans, they are
+    means of neighbours: the further back, the coarser.
     """
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
-        self.spans = (self.count - 1) // config.history  # of each window
+        self.by_age: list[int] = config.spans_by_age  # the last window's first
+        self.spans = self.by_age[0]
         self.down = nn.Parameter(torch.randn(len(self.layers), self.width, config.rank) / math.sqrt(self.width))
         self.up = nn.Parameter(torch.zeros(len(self.layers), config.rank, self.width))
 
     @classmethod
     def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
         windows = config.history
-        return Defaults(space="attention", insert_at="all", vectors=1 + 15 * windows, at_least=1 + windows)
+        spans, least = (sum(windows),) * 2 if isinstance(windows, list) else (15 * windows, windows)
+        return Defaults(space="attention", insert_at="all", vectors=1 + spans, at_least=1 + least)
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         # Which of the vectors each position belongs to: the first token to 0, the others to spans 1, 2, ...
@@ -311,9 +324,19 @@ class Spans(Carrier):
         sums, counts = summary
         means, seen = (sums / counts.clamp(min=1)[:, None, :, None]).to(previous[0].dtype), counts > 0
         first = first_of_document(means[:, :, 0], previous[0][:, :, 0], has_previous)
-        older, older_seen = previous[0][:, :, 1 + self.spans :], previous[1][:, 1 + self.spans :]
+        older, older_seen = self._aged(previous[0][:, :, 1:], previous[1][:, 1:] & has_previous[:, None])
         means = torch.cat([first[:, :, None], older, means[:, :, 1:]], dim=2)
-        return means, torch.cat([seen[:, :1], older_seen & has_previous[:, None], seen[:, 1:]], dim=1)
+        return means, torch.cat([seen[:, :1], older_seen, seen[:, 1:]], dim=1)
+
+    def _aged(self, means: Tensor, seen: Tensor) -> Tensors:
+        """The spans of all windows but the oldest, each of them a window older. means: [B, I, V - 1, k] and
+        seen: [B, V - 1], of the oldest window first."""
+        windows = zip(means.split(self.by_age[::-1], 2), seen.split(self.by_age[::-1], 1), strict=True)
+        _, *older = windows
+        aged = [coarser(*window, spans) for window, spans in zip(older, self.by_age[:0:-1], strict=True)]
+        if not aged:
+            return means[:, :, :0], seen[:, :0]
+        return torch.cat([means for means, _ in aged], dim=2), torch.cat([seen for _, seen in aged], dim=1)
 
     def empty(self, batch_size: int, like: Tensor) -> Tensors:
         means = like.new_zeros(batch_size, len(self.layers), self.count, self.width)

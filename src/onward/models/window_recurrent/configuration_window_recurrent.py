@@ -33,8 +33,8 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         overlap: how many of them the next window reads again.
         insert_at: the layer, counted from 1, whose attention gets the extra keys and values; a list of layers,
             or "all". By default the carrier's own: "all", and 2 for "pooled" without `residual`.
-        vectors: how many vectors are inserted; by default 1 + 15 * history for "spans", 2 for "pooled" (the
-            document's first token and one that is made of z), 1 without `residual`.
+        vectors: how many vectors are inserted; by default 1 + 15 * history for "spans" (1 + those that `history`
+            lists), 2 for "pooled" (the document's first token and one that is made of z), 1 without `residual`.
         pooling: "mean", "max" or "attention" (one learned key), for "pooled".
         pooled_layers: "weighted" (a learned mixture of all layers) or "last", for "pooled".
         pooled_positions: "all" positions of a window, or those "before_next_window" starts (they differ when
@@ -44,7 +44,8 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         hidden: widths of the hidden layers between z and h_prev, for "pooled"; "width" is the backbone's.
         activation: between those layers, by its name in transformers.
         rank: of the correction maps of "spans".
-        history: how many windows "spans" remembers; each has (vectors - 1) / history spans.
+        history: how many windows "spans" remembers; each has (vectors - 1) / history spans. Or a list, of how many
+            spans each has, the last window first: [63, 32, 16] keeps less of a window the older it is.
         truncate_after: back-propagation goes through this many windows; None for all of a call.
         stands_for: the carrier that "constant" is the control of.
         backbone, backbone_name, head, causal: filled in by `add_recurrence`.
@@ -66,7 +67,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     hidden: list | tuple = (200, 200, 200)
     activation: str = "gelu"
     rank: int = 32
-    history: int = 1
+    history: int | list | tuple = 1
     stands_for: str = "pooled"
     truncate_after: int | None = None
     backbone: Any = None
@@ -79,6 +80,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         self.refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
         self.hidden = list(self.hidden) if isinstance(self.hidden, (list, tuple)) else [self.hidden]
+        self.history = list(self.history) if isinstance(self.history, tuple) else self.history
         self._check()
 
     @classmethod
@@ -110,20 +112,20 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             value = getattr(self, name)
             if not isinstance(value, str) or value not in allowed:
                 raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(sorted(allowed))}")
-        for name in ("window", "overlap", "rank", "history"):
+        for name in ("window", "overlap", "rank"):
             if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int):
                 raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
         if not isinstance(self.residual, bool):
             raise ValueError(f"residual must be True or False, got {self.residual!r}")
         windows.check(self.window, self.overlap)
+        self._check_history()
         _ = self._listed_layers
         for name in ("vectors", "truncate_after"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        for name in ("rank", "history"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, got {self.rank}")
         for width in self.hidden:
             if width != "width" and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
                 raise ValueError(
@@ -135,24 +137,39 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
                 f"{self.carrier} inserts the document's first token and at least one vector more: vectors must be "
                 f"at least {least}, got {self.vector_count}"
             )
-        self._check_history()
+        if self._acts_as == "spans":
+            self._check_spans()
         if self.backbone is not None:
             _ = self.insertion_layers
 
     def _check_history(self) -> None:
-        if self.history > 1 and self._acts_as == "pooled":
+        listed = isinstance(self.history, list)
+        for number in self.history if listed else [self.history]:
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise ValueError(f"history must be a whole number, or a list of them, got {self.history!r}")
+            if number < 1:
+                raise ValueError(f"history must be at least 1, got {self.history!r}")
+        if listed and sorted(self.history, reverse=True) != self.history:
+            raise ValueError(
+                f"history={self.history} lists how many spans windows have, the last first: none can have more than "
+                f"the one before it in the list, as in {sorted(self.history, reverse=True)}"
+            )
+        if self.history == []:
+            raise ValueError("history lists no window: name how many spans the last one has, as in [16]")
+        if self.history != 1 and self._acts_as == "pooled":
             raise ValueError(f"history={self.history} is for carrier='spans': 'pooled' remembers one window")
-        if self._acts_as != "spans":
-            return
-        spans, left = divmod(self.vector_count - 1, self.history)
-        if left:
+
+    def _check_spans(self) -> None:
+        spans = self.spans_by_age
+        if 1 + sum(spans) != self.vector_count:
+            cannot = "does not list" if isinstance(self.history, list) else "windows cannot share"
             raise ValueError(
                 f"vectors={self.vector_count} are the document's first token and {self.vector_count - 1} spans, which "
-                f"history={self.history} windows cannot share: choose vectors={1 + self.history * max(1, spans)}"
+                f"history={self.history} {cannot}: choose vectors={1 + sum(spans)}"
             )
-        if 1 + spans > self.window:
+        if 1 + spans[0] > self.window:
             raise ValueError(
-                f"{1 + spans} spans do not fit into a window of {self.window} tokens: use fewer vectors"
+                f"{1 + spans[0]} spans do not fit into a window of {self.window} tokens: use fewer vectors"
             )
 
     @property
@@ -175,6 +192,13 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     @property
     def vector_count(self) -> int:
         return self._defaults.vectors if self.vectors is None else self.vectors
+
+    @property
+    def spans_by_age(self) -> list[int]:
+        """How many spans "spans" keeps of each window that it remembers, the last one first."""
+        if isinstance(self.history, list):
+            return self.history
+        return [(self.vector_count - 1) // self.history] * self.history
 
     @property
     def insertion_layers(self) -> tuple[int, ...]:

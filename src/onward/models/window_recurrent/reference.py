@@ -215,16 +215,16 @@ class Residual:
 
 
 class Spans:
-    """Vector 0 is the document's first token, as the attention took it in. A window is cut into (V - 1) / H spans
-    of equal length; the mean x of each, without the window's first token, is inserted as x + x A B. Those of the
-    last H windows are there, the oldest first. The memory is the means [I, V, k], and which of them hold a
-    token [V]."""
+    """Vector 0 is the document's first token, as the attention took it in. A window is cut into spans of equal
+    length; the mean x of each, without the window's first token, is inserted as x + x A B. Those of the last H
+    windows are there, the oldest first; as a window ages, means of neighbours take their place. The memory is the
+    means [I, V, k], and which of them hold a token [V]."""
 
     space = "attention"
 
     @staticmethod
     def carry(carrier: Any, config: Config, outputs: Layers, taken_in: Layers, previous: Any) -> Memory:
-        spans = (config.vector_count - 1) // config.history
+        spans, *fewer = config.spans_by_age
         members: list[list[int]] = [[0]] + [[] for _ in range(spans)]
         for i in range(1, len(taken_in[0])):
             members[1 + i * spans // config.window].append(i)
@@ -232,14 +232,34 @@ class Spans:
         for number, layer in enumerate(config.insertion_layers):
             a = taken_in[layer - 1]  # [t, k]
             vectors = [a[places].mean(0) if places else torch.zeros_like(a[0]) for places in members]
-            older = [torch.zeros_like(a[0])] * (spans * (config.history - 1))
+            older = [torch.zeros_like(a[0])] * sum(fewer)
             if previous is not None:
                 vectors[0] = previous[0][number, 0]
-                older = list(previous[0][number, 1 + spans :])
+                older = [x for x, _ in Spans.older(config, previous[0][number], previous[1])]
             means.append(torch.stack([vectors[0], *older, *vectors[1:]]))
         first, *seen = [len(places) > 0 for places in members]
-        older_seen = [False] * (spans * (config.history - 1)) if previous is None else previous[1][1 + spans :].tolist()
+        older_seen = [False] * sum(fewer)
+        if previous is not None:
+            older_seen = [there for _, there in Spans.older(config, previous[0][0], previous[1])]
         return torch.stack(means), torch.tensor([first, *older_seen, *seen])
+
+    @staticmethod
+    def older(config: Config, means: Tensor, seen: Tensor) -> list[tuple[Tensor, bool]]:
+        """What becomes of the spans of windows before the last, of one layer, and whether each holds a token."""
+        aged, counts = [], config.spans_by_age
+        start = len(means)
+        for n, spans in zip(counts, counts[1:], strict=False):
+            start -= n
+            groups: list[list[Tensor]] = [[] for _ in range(spans)]
+            for i in range(n):
+                if seen[start + i]:
+                    groups[i * spans // n].append(means[start + i])
+            window = [
+                (torch.stack(group).mean(0) if group else torch.zeros_like(means[0]), len(group) > 0)
+                for group in groups
+            ]
+            aged = [*window, *aged]
+        return aged
 
     @staticmethod
     def vectors(carrier: Any, config: Config, memory: Memory, number: int) -> Tensor:
