@@ -67,7 +67,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     hidden: list | tuple = (200, 200, 200)
     activation: str = "gelu"
     rank: int = 32
-    history: int | list | tuple = 1
+    history: int | list = 1
     stands_for: str = "pooled"
     truncate_after: int | None = None
     backbone: Any = None
@@ -143,19 +143,20 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             _ = self.insertion_layers
 
     def _check_history(self) -> None:
-        listed = isinstance(self.history, list)
-        for number in self.history if listed else [self.history]:
+        listed = self.history if isinstance(self.history, list) else [self.history]
+        for number in listed:
             if isinstance(number, bool) or not isinstance(number, int):
                 raise ValueError(f"history must be a whole number, or a list of them, got {self.history!r}")
             if number < 1:
                 raise ValueError(f"history must be at least 1, got {self.history!r}")
-        if listed and sorted(self.history, reverse=True) != self.history:
+        if not listed:
+            raise ValueError("history lists no window: name how many spans the last one has, as in [16]")
+        falling = sorted(listed, reverse=True)
+        if listed != falling:
             raise ValueError(
                 f"history={self.history} lists how many spans windows have, the last first: none can have more than "
-                f"the one before it in the list, as in {sorted(self.history, reverse=True)}"
+                f"the one before it in the list, as in {falling}"
             )
-        if self.history == []:
-            raise ValueError("history lists no window: name how many spans the last one has, as in [16]")
         if self.history != 1 and self._acts_as == "pooled":
             raise ValueError(f"history={self.history} is for carrier='spans': 'pooled' remembers one window")
 

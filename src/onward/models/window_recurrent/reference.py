@@ -246,8 +246,8 @@ class Spans:
     @staticmethod
     def older(config: Config, means: Tensor, seen: Tensor) -> list[tuple[Tensor, bool]]:
         """What becomes of the spans of windows before the last, of one layer, and whether each holds a token."""
-        aged, counts = [], config.spans_by_age
-        start = len(means)
+        aged: list[tuple[Tensor, bool]] = []
+        counts, start = config.spans_by_age, len(means)
         for n, spans in zip(counts, counts[1:], strict=False):
             start -= n
             groups: list[list[Tensor]] = [[] for _ in range(spans)]
