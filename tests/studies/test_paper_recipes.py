@@ -210,8 +210,9 @@ def test_overlaps_and_rates(gpt2: Decoder, tmp_path: Path) -> None:
 
 
 PAPERS_CARRIERS = STUDIES["carriers"].sizes["paper"].carriers
-FEWER = {"every token": {"carrier": "spans", "vectors": 24}, "fading history": {"carrier": "spans", "history": [23, 8]}}
-SHORTER_MEMORIES = {"longest": 82, "carriers": {**PAPERS_CARRIERS, **FEWER}}
+FEWER = {"every token": [23], "every token of two windows": [23, 23], "fading history": [23, 8]}
+FITTING = {name: {"carrier": "spans", "history": spans} for name, spans in FEWER.items()}
+SHORTER_MEMORIES = {"longest": 82, "carriers": {**PAPERS_CARRIERS, **FITTING}}
 
 
 @pytest.mark.parametrize(

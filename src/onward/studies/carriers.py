@@ -44,9 +44,10 @@ def _carriers(spans: int, windows: int, window: int, fading: list[int]) -> dict[
     return {
         PAPERS: {"residual": False},
         "pooled": {},
-        "spans": {"carrier": "spans", "vectors": 1 + spans},
-        "every token": {"carrier": "spans", "vectors": window},
-        "history": {"carrier": "spans", "vectors": 1 + spans * windows, "history": windows},
+        "spans": {"carrier": "spans", "history": [spans]},
+        "every token": {"carrier": "spans", "history": [window - 1]},
+        "every token of two windows": {"carrier": "spans", "history": [window - 1, window - 1]},
+        "history": {"carrier": "spans", "history": [spans] * windows},
         "fading history": {"carrier": "spans", "history": fading},
     }
 
@@ -260,6 +261,7 @@ def _claims(sizes: Sizes, found: Found) -> list[Claim]:
 
 
 LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": "0.6", "linestyle": ":", "marker": "*"},
     {"color": "0.7", "linestyle": "--", "marker": "+"},
     {"color": "0.55", "linestyle": "-", "marker": "o"},
     {"color": "0.45", "linestyle": "-.", "marker": "D"},
