@@ -15,7 +15,7 @@ from typing import Any
 
 from . import STUDIES
 from .intervals import FAILS, HOLDS, UNSEEN
-from .reporting import CLAIMS, Table
+from .reporting import Claim, Table, table_of
 
 VERDICTS = (HOLDS, FAILS, UNSEEN)
 BEGINNING = f"""# Results
@@ -55,8 +55,8 @@ def _hours(saved: Mapping[str, Any]) -> str:
 
 def _section(name: str, saved: Mapping[str, Any], folder: Path, page: Path) -> str:
     where = Path(os.path.relpath(folder, page.parent)).as_posix()
-    claims = [[claim[field] for field in ("claim", "paper_saw", "we_saw", "verdict")] for claim in saved["claims"]]
-    judged = Table("Claims", CLAIMS, claims).markdown().partition("\n\n")[2] if claims else f"{saved['summary']}\n"
+    claims = [Claim(**claim) for claim in saved["claims"]]
+    judged = table_of(claims).lines() if claims else f"{saved['summary']}\n"
     pictures = "".join(f"![{picture.stem}]({where}/{picture.name})\n" for picture in sorted(folder.glob("*.svg")))
     notes = folder / "notes.md"
     said = [notes.read_text(encoding="utf-8").strip() + "\n"] if notes.is_file() else []

@@ -25,9 +25,11 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
+        return f"### {self.title}\n\n{self.lines()}"
+
+    def lines(self) -> str:
         marks = ["---", *["---:"] * (len(self.columns) - 1)]
-        lines = ["| " + " | ".join(cells) + " |" for cells in (self.columns, marks, *self.rows)]
-        return f"### {self.title}\n\n" + "\n".join(lines) + "\n"
+        return "".join("| " + " | ".join(cells) + " |\n" for cells in (self.columns, marks, *self.rows))
 
     def html(self) -> str:
         def line(cells: Sequence[str], tag: str) -> str:
@@ -52,7 +54,9 @@ def summary_of(claims: Sequence[Claim]) -> str:
     return judged or "Too little has run to say anything yet."
 
 
-CLAIMS = ("claim", "the paper saw", "we saw", "verdict")
+def table_of(claims: Sequence[Claim]) -> Table:
+    columns = ("claim", "the paper saw", "we saw", "verdict")
+    return Table("Claims", columns, [[c.claim, c.paper_saw, c.we_saw, c.verdict] for c in claims])
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,7 @@ class Report:
     notes: Sequence[str] = ()
 
     def all_tables(self) -> list[Table]:
-        judged = [[c.claim, c.paper_saw, c.we_saw, c.verdict] for c in self.claims]
-        return [*self.tables, *([Table("Claims", CLAIMS, judged)] if judged else [])]
+        return [*self.tables, *([table_of(self.claims)] if self.claims else [])]
 
     def markdown(self) -> str:
         notes = "".join(f"- {note}\n" for note in self.notes)

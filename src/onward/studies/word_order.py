@@ -10,7 +10,7 @@ from transformers import BertForMaskedLM
 
 from ..masked_texts import Hiding, PackedTexts, collate
 from ..ops.language_loss import IGNORED
-from ..training.masked import cross_entropies, only_where_asked
+from ..training.masked import losses_of_hidden, only_where_asked
 
 ROWS_AT_ONCE = 32
 
@@ -38,9 +38,7 @@ def losses(model: BertForMaskedLM, texts: PackedTexts, pad: int) -> dict[str, fl
                 for number, row in zip(numbers, rows, strict=True)
             ]
             for read, given in (("in_order", rows), ("shuffled", mixed)):
-                batch = collate(given, pad)
-                labels = batch.pop("labels")
-                asked = labels != IGNORED
-                totals[read] += float(cross_entropies(model(**batch, asked=asked).logits, labels[asked]).sum())
-            tokens += int(asked.sum())
+                each = losses_of_hidden(model, collate(given, pad))
+                totals[read] += float(each.sum())
+            tokens += len(each)
     return {read: total / tokens for read, total in totals.items()}

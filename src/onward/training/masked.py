@@ -96,12 +96,17 @@ class MaskedFeeding(Feeding):
             yield
 
     def losses(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
-        labels = batch["labels"]
-        logits = model(batch["input_ids"], attention_mask=batch["attention_mask"], asked=batch["asked"]).logits
-        totals = torch.zeros(len(labels), 2, dtype=torch.float64, device=labels.device)
-        rows, _ = batch["asked"].nonzero(as_tuple=True)
-        each = cross_entropies(logits, labels[batch["asked"]]).double()
+        each = losses_of_hidden(model, batch).double()
+        rows, _ = (batch["labels"] != IGNORED).nonzero(as_tuple=True)
+        totals = each.new_zeros(len(batch["labels"]), 2)
         return totals.index_add(0, rows, torch.stack([each, torch.ones_like(each)], 1))
+
+
+def losses_of_hidden(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+    """[M], of the hidden tokens of all rows; while `only_where_asked` is entered."""
+    asked = batch["labels"] != IGNORED
+    logits = model(batch["input_ids"], attention_mask=batch["attention_mask"], asked=asked).logits
+    return cross_entropies(logits, batch["labels"][asked])
 
 
 @contextmanager
