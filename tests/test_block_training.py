@@ -22,7 +22,7 @@ from onward.training import NonFiniteLossError, RecurrentTrainer, TrainingRecipe
 from onward.training import checkpoints as on_disk
 from onward.training.lanes import CarriedStates
 from onward.training.optimizers import inverse_sqrt
-from onward.training.trainer import SaveMoreOften
+from onward.training.saving import SaveMoreOften
 
 
 @pytest.fixture(scope="module")
@@ -298,13 +298,13 @@ def stopped_after(step, folder, tokenizer, **changes):
 
 def test_saved_by_the_clock(monkeypatch):
     now = 0.0
-    monkeypatch.setattr("onward.training.trainer.time.monotonic", lambda: now)
+    monkeypatch.setattr("onward.training.saving.time.monotonic", lambda: now)
     callback = SaveMoreOften(every_steps=None, every_minutes=10)
     saved = []
     for step in range(1, 13):
         now += 250
         control = TrainerControl()
-        callback.on_step_end(SimpleNamespace(world_size=1), TrainerState(global_step=step), control)
+        callback.on_step_end(SimpleNamespace(world_size=1, logging_steps=1), TrainerState(global_step=step), control)
         if control.should_save:
             saved.append(step)
             callback.on_save(None, None, control)

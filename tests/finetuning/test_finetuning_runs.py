@@ -13,12 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_tasks import KINDS, NAMES, PLACES, save_encoder, save_sentiment
-from transformers import AutoModelForSequenceClassification, set_seed
+from transformers import AutoModelForSequenceClassification, TrainerCallback, set_seed
 
 from onward.finetuning import TASKS, FinetuningRecipe, RunResult, finetune
 from onward.finetuning.loading import load
 from onward.finetuning.result import RESULT
 from onward.finetuning.run import prepare, run
+from onward.training.checkpoints import last_checkpoint
 
 LEARNS = FinetuningRecipe(epochs=6, batch_size=8, max_length=32)
 SHORT = FinetuningRecipe(epochs=1, batch_size=8, max_length=32, train_examples=16)
@@ -68,6 +69,51 @@ def test_a_run_is_the_same_when_run_again_and_another_with_another_seed(tmp_path
     histories = [[entry["loss"] for entry in result.history] for result in results]
     assert histories[0] == histories[1] != histories[2]
     assert results[0].metrics == results[1].metrics
+
+
+class Killed(TrainerCallback):
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step + 1:  # when a checkpoint of `step` is on the disk
+            raise KeyboardInterrupt
+
+
+def kill_after(step: int, *options: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(*options, [Killed(step)])
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_run_goes_on_where_it_was_killed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, by_length: bool
+) -> None:
+    save_encoder(tmp_path / "bert")  # with dropout
+    recipe = replace(SHORT, epochs=2, group_by_length=by_length)  # two steps each
+    setting = prepare(tmp_path / "bert", "sst2", recipe, data=place / "sst2")
+    expected = run(setting, 1e-3, 1, tmp_path / "whole")
+    monkeypatch.setattr("onward.finetuning.run.MINUTES_BETWEEN_CHECKPOINTS", 0)
+    kill_after(step, setting, 1e-3, 1, tmp_path / "killed")
+    assert last_checkpoint(tmp_path / "killed") == tmp_path / "killed" / f"checkpoint-{step}"
+    again: list[int] = []
+    monkeypatch.setattr(Killed, "on_step_begin", lambda self, args, state, *_, **__: again.append(state.global_step))
+    found = run(setting, 1e-3, 1, tmp_path / "killed", [Killed(99)])
+    assert again == list(range(step, 4))
+    assert found.history == expected.history and found.metrics == expected.metrics
+    assert (found.tokens, found.steps) == (expected.tokens, 4)
+    assert last_checkpoint(tmp_path / "killed") is None
+
+
+def test_another_run_does_not_go_on_from_it(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.finetuning.run.MINUTES_BETWEEN_CHECKPOINTS", 0)
+    recipe = replace(SHORT, epochs=2)
+    setting = prepare(place / "bert", "sst2", recipe, data=place / "sst2")
+    kill_after(2, setting, 1e-3, 0, tmp_path / "run")
+    other = prepare(place / "bert", "sst2", replace(recipe, weight_decay=0.5), data=place / "sst2")
+    expected = run(other, 1e-3, 0, tmp_path / "other")
+    assert run(other, 1e-3, 0, tmp_path / "run").history == expected.history
 
 
 def test_the_schedule_is_a_tenth_up_and_the_rest_down(place: Path, tmp_path: Path) -> None:

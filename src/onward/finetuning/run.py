@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import shlex
+import shutil
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,19 +20,22 @@ from torch.utils.data import SequentialSampler
 from transformers import (
     DataCollatorWithPadding,
     PrinterCallback,
-    Trainer,
     TrainerCallback,
     TrainingArguments,
     set_seed,
 )
 
 from ..evaluation.report import without_infinities
-from ..pretrained import quiet
+from ..pretrained import quiet, source_of
+from ..training import checkpoints
 from ..training.checkpoints import write_json
+from ..training.progress import Stopwatch
 from ..training.record import history_of, machine_of, versions
+from ..training.saving import SaveMoreOften, SavingTrainer
 from ..training.trainer import NonFiniteLossError
 from .data import read
 from .loading import check_length, load
+from .order import ByLength
 from .prepared import Prepared, Sentences
 from .recipe import FinetuningRecipe, check_learning_rate
 from .result import RESULT, RunResult
@@ -38,16 +43,20 @@ from .squad import Questions
 from .tasks import Task, task_of
 
 MODEL = "model"
+STARTED = "run.json"
 LOSSES_KEPT = 200  # points of a loss curve
+MINUTES_BETWEEN_CHECKPOINTS = 10
+IDENTITY = ("config.json", "*.safetensors", "*.bin", "tokenizer*", "vocab*", "merges.txt", "*.model")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for all runs of a sweep."""
+    """What is the same for all runs of a sweep; `described`, all of it by which their scores can be compared."""
 
     model: str
     prepared: Prepared
     recipe: FinetuningRecipe
+    described: dict[str, Any]
     save_models: bool = False
 
 
@@ -67,6 +76,8 @@ def finetune(
 
     `data` is a folder with the task's files, or one file; without it, the Hub's data set is used. `split` is what the
     model is scored on, after the last step: no epoch is picked. `sweep` does this for many rates and seeds.
+    Called again with the same arguments, a run that was killed goes on from its last checkpoint, of 10 minutes ago or
+    less.
     """
     check_learning_rate(learning_rate)
     folder = Path(out).expanduser()
@@ -94,14 +105,58 @@ def prepare(
     rows = read(task, data, split).with_at_most(recipe.train_examples)
     with quiet():  # that long contexts are longer than the model is known
         prepared = kind(task, rows, tokenizer, recipe)
-    return Setting(str(model), prepared, recipe, save_models)
+    described = {
+        "task": task.name,
+        "model": _identity(str(model)),
+        "data": prepared.fingerprint,
+        "split": split,
+        **{f"recipe.{name}": value for name, value in asdict(recipe).items()},
+    }
+    return Setting(str(model), prepared, recipe, json.loads(json.dumps(described)), save_models)
+
+
+def _identity(model: str) -> str:
+    """A folder is known by what it holds, wherever it is; a model of the Hub by its name."""
+    folder = Path(source_of(model)).expanduser()
+    if not folder.is_dir():
+        return model
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in IDENTITY for file in folder.glob(pattern) if file.is_file()}):
+        with file.open("rb") as opened:
+            digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+    return f"a model with the digest {digest.hexdigest()[:16]}"
 
 
 # --- training --------------------------------------------------------------------------------------
 
 
-class FineTuner(Trainer):
+class FineTuner(SavingTrainer):
     """transformers' Trainer, which here ends where the loss is no number, and scores rows in their order."""
+
+    order: ByLength | None = None
+    checkpoint: Path | None = None
+
+    def begin(self) -> None:
+        """Or goes on from the last checkpoint, as if nothing had happened."""
+        self.checkpoint = checkpoints.last_checkpoint(self.folder)
+        self.train(resume_from_checkpoint=None if self.checkpoint is None else str(self.checkpoint))
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        assert self.train_dataset is not None
+        self.order = ByLength(self.args.train_batch_size, self.train_dataset)
+        if self.checkpoint is not None and checkpoints.step_of(self.checkpoint) % self._steps_of_an_epoch:
+            self.order.take_up(self.checkpoint)
+        return self.order
+
+    @property
+    def _steps_of_an_epoch(self) -> int:
+        return math.ceil(len(self.train_dataset) / self.args.train_batch_size)  # type: ignore[arg-type]
+
+    def save_beside(self, checkpoint: Path) -> None:
+        if self.order is not None:
+            self.order.save(checkpoint)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)
@@ -125,22 +180,23 @@ def run(
     setting: Setting, learning_rate: float, seed: int, folder: Path, callbacks: Sequence[TrainerCallback] = ()
 ) -> RunResult:
     """`result.json` comes last: where it is, the run has ended."""
-    prepared, started = setting.prepared, time.monotonic()
+    prepared, watch = setting.prepared, Stopwatch()
     set_seed(seed)  # before the head is drawn
     model, tokenizer = load(setting.model, prepared.auto_class, prepared.task)
     folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, setting.described | {"learning_rate": learning_rate, "seed": seed})
     trainer = FineTuner(
         model,
         _arguments(setting, learning_rate, seed, folder),
         data_collator=DataCollatorWithPadding(tokenizer),
         train_dataset=prepared.train,
-        callbacks=list(callbacks),
+        callbacks=[watch, SaveMoreOften(None, MINUTES_BETWEEN_CHECKPOINTS), *callbacks],
     )
     trainer.remove_callback(PrinterCallback)
     metrics: dict[str, float] = {}
     ended = None
     try:
-        trainer.train()
+        trainer.begin()
         metrics = prepared.metrics({split: trainer.logits(inputs) for split, inputs in prepared.evaluation.items()})
     except NonFiniteLossError as error:
         ended = str(error)
@@ -163,7 +219,7 @@ def run(
         "scored_on": {split: len(inputs) for split, inputs in prepared.evaluation.items()},
         "steps": trainer.state.global_step,
         "tokens": trainer.state.num_input_tokens_seen,
-        "seconds": time.monotonic() - started,
+        "seconds": watch.seconds,
         "recipe": asdict(setting.recipe),
         "data": prepared.fingerprint,
         "parameters": model.num_parameters(),
@@ -173,7 +229,21 @@ def run(
         "history": history_of(trainer.state.log_history),
     }
     write_json(folder / RESULT, without_infinities(content))
+    _discard_checkpoints(folder)
     return RunResult.read(folder)
+
+
+def _claim(folder: Path, described: dict[str, Any]) -> None:
+    """A run goes on only from checkpoints of its own; those of another, which has not ended, give way."""
+    file = folder / STARTED
+    if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != described:
+        _discard_checkpoints(folder)
+    write_json(file, described)
+
+
+def _discard_checkpoints(folder: Path) -> None:
+    for checkpoint in checkpoints.all_checkpoints(folder):
+        shutil.rmtree(checkpoint)
 
 
 def _arguments(setting: Setting, learning_rate: float, seed: int, folder: Path) -> TrainingArguments:
@@ -194,7 +264,8 @@ def _arguments(setting: Setting, learning_rate: float, seed: int, folder: Path) 
         max_grad_norm=recipe.max_grad_norm,
         bf16=recipe.bf16,
         use_cpu=not torch.accelerator.is_available(),
-        save_strategy="no",
+        save_strategy="no",  # but by the clock
+        restore_callback_states_from_checkpoint=True,
         eval_strategy="no",
         logging_steps=max(1, int(steps) // LOSSES_KEPT),
         logging_nan_inf_filter=False,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..pretrained import source_of
 from ..training.checkpoints import alone_in, write_json
 from ..training.many_runs import RunsProgress
 from ..training.record import refuse_other
@@ -19,8 +16,6 @@ from .result import RESULT, RunResult
 from .run import MODEL, Setting, prepare, run
 from .summary import RUNS, SWEEP, Sweep
 from .tasks import Task
-
-IDENTITY = ("config.json", "*.safetensors", "*.bin", "tokenizer*", "vocab*", "merges.txt", "*.model")
 
 
 def sweep(
@@ -41,10 +36,10 @@ def sweep(
     """Fine-tunes a model with every learning rate and the seeds 0, 1, ... (or those that are listed), and writes a
     table and a picture of it.
 
-    Called again, it goes on with the first run that has not ended; with more learning rates or seeds, only those that
-    are missing are run. `name` is what the model is called in tables, its folder's name by default. `margin` is for
-    those who define a failed run in another way than docs/fine-tuning.md does. A display given as `progress` has shown
-    other runs before, and goes on.
+    Called again, it goes on with the first run that has not ended, from its last checkpoint; with more learning rates
+    or seeds, only those that are missing are run. `name` is what the model is called in tables, its folder's name by
+    default. `margin` is for those who define a failed run in another way than docs/fine-tuning.md does. A display given
+    as `progress` has shown other runs before, and goes on.
     """
     rates = list(dict.fromkeys(float(rate) for rate in learning_rates))
     _check(rates, seeds)
@@ -53,7 +48,7 @@ def sweep(
     setting = prepare(model, task, recipe, data=data, split=split, save_models=save_models)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
-        _claim(folder, name or Path(str(model)).name, _describe(setting, split))
+        _claim(folder, name or Path(str(model)).name, setting.described)
         _run_missing(setting, [(rate, seed) for seed in listed for rate in rates], folder, progress)
     found = Sweep.read(folder)
     write([found], folder, margin)
@@ -127,31 +122,6 @@ def _place(folder: Path, rate: float, seed: int) -> Path:
 
 
 # -- whose folder it is
-
-
-def _describe(setting: Setting, split: str) -> dict[str, Any]:
-    """All that must be the same for runs to stand in one table."""
-    recipe = {f"recipe.{name}": value for name, value in asdict(setting.recipe).items()}
-    described = {
-        "task": setting.prepared.task.name,
-        "model": _identity(setting.model),
-        "data": setting.prepared.fingerprint,
-        "split": split,
-        **recipe,
-    }
-    return json.loads(json.dumps(described))
-
-
-def _identity(model: str) -> str:
-    """A folder is known by what it holds, wherever it is; a model of the Hub by its name."""
-    folder = Path(source_of(model)).expanduser()
-    if not folder.is_dir():
-        return model
-    digest = hashlib.sha256()
-    for file in sorted({file for pattern in IDENTITY for file in folder.glob(pattern) if file.is_file()}):
-        with file.open("rb") as opened:
-            digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
-    return f"a model with the digest {digest.hexdigest()[:16]}"
 
 
 def _claim(folder: Path, name: str, described: dict[str, Any]) -> None:

@@ -33,8 +33,9 @@ from .masked import MaskedFeeding
 from .progress import ProgressBar, Stopwatch
 from .recipe import SCHEDULES, TrainingRecipe
 from .record import RESULT, TrainingResult, claim, describe, load_result, read_result, save_result
+from .saving import SaveMoreOften
 from .segments import SegmentFeeding
-from .trainer import EveryGradient, RecurrentTrainer, SaveMoreOften
+from .trainer import EveryGradient, RecurrentTrainer
 
 FEEDINGS: dict[type[PreTrainedModel], type[Feeding]] = {
     WindowRecurrentForCausalLM: SegmentFeeding,

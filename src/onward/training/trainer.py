@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,46 +11,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
 from . import checkpoints
 from .feeding import Feeding
 from .optimizers import adafactor, inverse_sqrt_schedule
+from .saving import SavingTrainer
 from .sharding import as_long_everywhere, check_fsdp, is_sharded
 from .validation import never_empty
 
 
 class NonFiniteLossError(ArithmeticError):
     """The loss, or its gradient, is not a number any more; the weights were not touched by it."""
-
-
-class SaveMoreOften(TrainerCallback):
-    """Checkpoints between validations, which Trainer itself does not allow when it is to keep the best."""
-
-    def __init__(self, every_steps: int | None, every_minutes: float | None):
-        self.every_steps, self.every_minutes = every_steps, every_minutes
-        self.last = time.monotonic()
-
-    def on_train_begin(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
-        self.last = time.monotonic()
-
-    def on_save(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
-        self.last = time.monotonic()
-
-    def on_step_end(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
-        due = self.every_steps is not None and state.global_step % self.every_steps == 0
-        if due or self.every_minutes is not None and self._is_late(args):
-            control.should_save = True
-
-    def _is_late(self, args: TrainingArguments) -> bool:
-        assert self.every_minutes is not None
-        late = time.monotonic() - self.last >= 60 * self.every_minutes
-        if args.world_size > 1:  # all save, or none: the first process's watch counts
-            decision = torch.tensor(int(late), device=args.device)
-            torch.distributed.broadcast(decision, 0)
-            late = bool(decision)
-        return late
 
 
 class EveryGradient(TrainerCallback):
@@ -64,24 +36,18 @@ class EveryGradient(TrainerCallback):
                 parameter.grad = torch.zeros_like(parameter)
 
 
-class RecurrentTrainer(Trainer):
+class RecurrentTrainer(SavingTrainer):
     """State that is carried from step to step, the papers' optimisers and learning rates, a validation loss per
-    token over whole documents, checkpoints that are whole or not there, and an end with an error where the loss is
-    no number."""
+    token over whole documents, and an end with an error where the loss is no number."""
 
     model: PreTrainedModel
 
     def __init__(self, *args: Any, feeding: Feeding, **kwargs: Any):
         self.feeding, self.recipe = feeding, feeding.recipe
-        self._saving = False
         super().__init__(*args, **kwargs)
         if self.is_fsdp_enabled:
             check_fsdp(feeding, self.accelerator.state.fsdp_plugin)
         self.carried = feeding.carried(self.args)
-
-    @property
-    def folder(self) -> Path:
-        return Path(str(self.args.output_dir))
 
     # -- optimiser
 
@@ -210,33 +176,12 @@ class RecurrentTrainer(Trainer):
 
     # -- checkpoints
 
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self.folder / checkpoints.UNFINISHED) if self._saving else super()._get_output_dir(trial)
+    @property
+    def checkpoints_kept(self) -> int:
+        return self.recipe.save_total_limit
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Trainer writes into a folder aside, which then takes its place at once."""
-        if self.args.should_save:
-            checkpoints.discard_unfinished(self.folder)
-        self.accelerator.wait_for_everyone()
-        name = f"checkpoint-{self.state.global_step}"
-        with checkpoints.writing(self.folder / name, self.folder):
-            self._write_checkpoint(model, trial, name)
-
-    def _write_checkpoint(self, model: nn.Module, trial: Any, name: str) -> None:
-        self._saving = True
-        try:
-            super()._save_checkpoint(model, trial)
-            self.carried.save(self.folder / checkpoints.UNFINISHED / name)
-        finally:
-            self._saving = False
-        self.accelerator.wait_for_everyone()
-        if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(self.folder / name)
-        if self.args.should_save:
-            self.state.save_to_json(str(self.folder / checkpoints.UNFINISHED / name / "trainer_state.json"))
-            checkpoints.put_in_place(self.folder, name)
-            checkpoints.keep_only(self.folder, self.recipe.save_total_limit, self.state.best_model_checkpoint)
-        self.accelerator.wait_for_everyone()
+    def save_beside(self, checkpoint: Path) -> None:
+        self.carried.save(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Trainer would also warn of tied weights, which are saved once, under another name."""
