@@ -24,7 +24,6 @@ from ..finetuning.run import FineTuner
 from ..models.window_recurrent import WindowRecurrentForSequenceClassification
 from ..questions import KINDS, SPAN, EncodedQuestion
 from ..state import where_rows
-from ..training.checkpoints import last_checkpoint
 from .question_scores import Answers
 from .training_runs import has_bf16
 
@@ -264,7 +263,6 @@ def learn(
         use_cpu=not torch.accelerator.is_available(),
         save_strategy="steps",
         save_steps=recipe.checkpoint_every,
-        save_total_limit=2,
         eval_strategy="no",
         logging_steps=10,
         logging_nan_inf_filter=False,
@@ -284,8 +282,7 @@ def learn(
     )
     learner.carrier_rate = recipe.carrier_rate
     learner.remove_callback(PrinterCallback)
-    last = last_checkpoint(folder)
-    learner.train(resume_from_checkpoint=None if last is None else str(last))
+    learner.begin()
 
 
 # --- answering -------------------------------------------------------------------------------------
