@@ -296,7 +296,9 @@ def stopped_after(step, folder, tokenizer, **changes):
     killed_while(start)
 
 
-def test_saved_by_the_clock(monkeypatch):
+@pytest.mark.parametrize(("logging_steps", "expected"), [(1, [3, 6, 9, 12]), (2, [4, 8, 12]), (5, [5, 10])])
+def test_saved_by_the_clock(monkeypatch, logging_steps, expected):
+    """And only where a step is logged: of losses that wait for their mean, a checkpoint knows nothing."""
     now = 0.0
     monkeypatch.setattr("onward.training.saving.time.monotonic", lambda: now)
     callback = SaveMoreOften(every_steps=None, every_minutes=10)
@@ -304,11 +306,12 @@ def test_saved_by_the_clock(monkeypatch):
     for step in range(1, 13):
         now += 250
         control = TrainerControl()
-        callback.on_step_end(SimpleNamespace(world_size=1, logging_steps=1), TrainerState(global_step=step), control)
+        arguments = SimpleNamespace(world_size=1, logging_steps=logging_steps)
+        callback.on_step_end(arguments, TrainerState(global_step=step), control)
         if control.should_save:
             saved.append(step)
             callback.on_save(None, None, control)
-    assert saved == [3, 6, 9, 12]
+    assert saved == expected
 
 
 def test_a_run_goes_on_with_other_batches(tokenizer, tmp_path):

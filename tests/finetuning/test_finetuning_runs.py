@@ -79,6 +79,10 @@ class Killed(TrainerCallback):
         if state.global_step == self.step + 1:  # when a checkpoint of `step` is on the disk
             raise KeyboardInterrupt
 
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:  # the last one
+            raise KeyboardInterrupt
+
 
 def kill_after(step: int, *options: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -86,12 +90,12 @@ def kill_after(step: int, *options: Any) -> None:
 
 
 @pytest.mark.parametrize("by_length", [False, True])
-@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("step", [2, 3, 5])
 def test_a_run_goes_on_where_it_was_killed(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, by_length: bool
 ) -> None:
     save_encoder(tmp_path / "bert")  # with dropout
-    recipe = replace(SHORT, epochs=2, group_by_length=by_length)  # two steps each
+    recipe = replace(SHORT, epochs=2.5, group_by_length=by_length)  # two steps each
     setting = prepare(tmp_path / "bert", "sst2", recipe, data=place / "sst2")
     expected = run(setting, 1e-3, 1, tmp_path / "whole")
     monkeypatch.setattr("onward.finetuning.run.MINUTES_BETWEEN_CHECKPOINTS", 0)
@@ -100,9 +104,9 @@ def test_a_run_goes_on_where_it_was_killed(
     again: list[int] = []
     monkeypatch.setattr(Killed, "on_step_begin", lambda self, args, state, *_, **__: again.append(state.global_step))
     found = run(setting, 1e-3, 1, tmp_path / "killed", [Killed(99)])
-    assert again == list(range(step, 4))
+    assert again == list(range(step, 5))
     assert found.history == expected.history and found.metrics == expected.metrics
-    assert (found.tokens, found.steps) == (expected.tokens, 4)
+    assert (found.tokens, found.steps) == (expected.tokens, 5) and found.seconds > 0
     assert last_checkpoint(tmp_path / "killed") is None
 
 
@@ -114,6 +118,13 @@ def test_another_run_does_not_go_on_from_it(place: Path, tmp_path: Path, monkeyp
     other = prepare(place / "bert", "sst2", replace(recipe, weight_decay=0.5), data=place / "sst2")
     expected = run(other, 1e-3, 0, tmp_path / "other")
     assert run(other, 1e-3, 0, tmp_path / "run").history == expected.history
+
+
+def test_checkpoints_of_something_else_are_left_alone(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-7").mkdir()
+    with pytest.raises(FileExistsError, match="holds checkpoints of something else: choose another folder"):
+        finetune(place / "bert", "sst2", tmp_path, recipe=SHORT, data=place / "sst2")
+    assert (tmp_path / "checkpoint-7").is_dir()
 
 
 def test_the_schedule_is_a_tenth_up_and_the_rest_down(place: Path, tmp_path: Path) -> None:

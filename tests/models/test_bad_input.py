@@ -119,6 +119,12 @@ def test_states_of_other_models(decoder: Any) -> None:
     ):
         with pytest.raises(ValueError, match="comes from another model"):
             decoder(IDS, state=other(IDS).state)
+    one, *others = (
+        recurrent("gpt2", window=8, carrier="spans", vectors=7, history=history) for history in (1, 3, [3, 2, 1])
+    )
+    for other in others:
+        with pytest.raises(ValueError, match="comes from another model"):
+            one(IDS, state=other(IDS).state)
 
 
 @pytest.mark.parametrize("length", [1, 3, 8])

@@ -90,7 +90,7 @@ def train(
     overlap: Annotated[int | None, of_windows(help="Tokens a window repeats from the one before (0).")] = None,
     vectors: Annotated[int | None, of_windows(help="How many vectors are inserted.")] = None,
     history: Annotated[
-        str | None, of_windows(help="Windows that `spans` remembers (1); or spans of each, the last first: 63,32,16.")
+        str | None, of_windows(help="Windows `spans` remembers (1); or spans of each, the last first: 63,32 or 63,")
     ] = None,
     insert_at: Annotated[str | None, of_windows(help="A layer from 1, several as 2,5,9, or all.")] = None,
     trained: Annotated[Trained | None, of_windows("--train", help="Which weights are trained (all).")] = None,

@@ -16,12 +16,12 @@ def train_windows(given: dict[str, Any]) -> None:
 
     names = ("carrier", "window", "overlap", "vectors", "residual")
     fields = {name: given[name] for name in names if name in given}
-    for name, wanted in (
-        ("history", "a number of windows, or spans of each as 63,32,16"),
-        ("insert_at", "a layer, several as 2,5,9, or all"),
-    ):
-        if name in given:
-            fields[name] = numbers(given[name], f"--{name.replace('_', '-')}", wanted)
+    if "history" in given:
+        fields["history"] = numbers("--history", given["history"], "a number of windows, or spans of each as 63,32,16")
+    if "insert_at" in given:
+        layers = given["insert_at"]
+        several = "a layer, several as 2,5,9, or all"
+        fields["insert_at"] = layers if layers == "all" else numbers("--insert-at", layers, several)
     config = WindowRecurrenceConfig(**fields)
     refuse_encoder(given["model"])
     if given.get("trained") is Trained.lora:
@@ -40,11 +40,10 @@ def train_windows(given: dict[str, Any]) -> None:
         run(name, add_recurrence(model, settings), texts, tokenizer, folder, recipe, given)
 
 
-def numbers(text: str, option: str, wanted: str) -> int | str | list[int]:
-    if text == "all" and "all" in wanted:
-        return text
+def numbers(option: str, text: str, wanted: str) -> int | list[int]:
+    """One, or a list: "63," is a list of one."""
     try:
-        found = [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.removesuffix(",").split(",")]
     except ValueError:
         raise ValueError(f"{option} {text!r}: give {wanted}") from None
-    return found[0] if len(found) == 1 else found
+    return found if "," in text else found[0]

@@ -30,7 +30,7 @@ from ..pretrained import quiet, source_of
 from ..training import checkpoints
 from ..training.checkpoints import write_json
 from ..training.progress import Stopwatch
-from ..training.record import history_of, machine_of, versions
+from ..training.record import history_of, machine_of, seconds_of, versions
 from ..training.saving import SaveMoreOften, SavingTrainer
 from ..training.trainer import NonFiniteLossError
 from .data import read
@@ -43,7 +43,7 @@ from .squad import Questions
 from .tasks import Task, task_of
 
 MODEL = "model"
-STARTED = "run.json"
+STARTED = "finetuning.json"
 LOSSES_KEPT = 200  # points of a loss curve
 MINUTES_BETWEEN_CHECKPOINTS = 10
 IDENTITY = ("config.json", "*.safetensors", "*.bin", "tokenizer*", "vocab*", "merges.txt", "*.model")
@@ -76,15 +76,17 @@ def finetune(
 
     `data` is a folder with the task's files, or one file; without it, the Hub's data set is used. `split` is what the
     model is scored on, after the last step: no epoch is picked. `sweep` does this for many rates and seeds.
-    Called again with the same arguments, a run that was killed goes on from its last checkpoint, of 10 minutes ago or
-    less.
+    Called again with the same arguments, a run that was killed goes on from its last checkpoint; there is one about
+    every 10 minutes.
     """
     check_learning_rate(learning_rate)
     folder = Path(out).expanduser()
     if (folder / RESULT).is_file():
         raise FileExistsError(f"{folder} holds a finished run already: choose another folder")
     setting = prepare(model, task, recipe, data=data, split=split, save_models=save_model)
-    return run(setting, learning_rate, seed, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with checkpoints.alone_in(folder):
+        return run(setting, learning_rate, seed, folder)
 
 
 def prepare(
@@ -134,25 +136,21 @@ class FineTuner(SavingTrainer):
     """transformers' Trainer, which here ends where the loss is no number, and scores rows in their order."""
 
     order: ByLength | None = None
-    checkpoint: Path | None = None
+    taken_up: Path | None = None
 
-    def begin(self) -> None:
-        """Or goes on from the last checkpoint, as if nothing had happened."""
-        self.checkpoint = checkpoints.last_checkpoint(self.folder)
-        self.train(resume_from_checkpoint=None if self.checkpoint is None else str(self.checkpoint))
+    def take_up(self, checkpoint: Path) -> None:
+        self.taken_up = checkpoint
+        super().take_up(checkpoint)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         assert self.train_dataset is not None
         self.order = ByLength(self.args.train_batch_size, self.train_dataset)
-        if self.checkpoint is not None and checkpoints.step_of(self.checkpoint) % self._steps_of_an_epoch:
-            self.order.take_up(self.checkpoint)
+        steps = math.ceil(len(self.train_dataset) / self.args.train_batch_size)  # type: ignore[arg-type]
+        if self.taken_up is not None and checkpoints.step_of(self.taken_up) % steps:  # in the middle of an epoch
+            self.order.take_up(self.taken_up)
         return self.order
-
-    @property
-    def _steps_of_an_epoch(self) -> int:
-        return math.ceil(len(self.train_dataset) / self.args.train_batch_size)  # type: ignore[arg-type]
 
     def save_beside(self, checkpoint: Path) -> None:
         if self.order is not None:
@@ -180,7 +178,7 @@ def run(
     setting: Setting, learning_rate: float, seed: int, folder: Path, callbacks: Sequence[TrainerCallback] = ()
 ) -> RunResult:
     """`result.json` comes last: where it is, the run has ended."""
-    prepared, watch = setting.prepared, Stopwatch()
+    prepared = setting.prepared
     set_seed(seed)  # before the head is drawn
     model, tokenizer = load(setting.model, prepared.auto_class, prepared.task)
     folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +188,7 @@ def run(
         _arguments(setting, learning_rate, seed, folder),
         data_collator=DataCollatorWithPadding(tokenizer),
         train_dataset=prepared.train,
-        callbacks=[watch, SaveMoreOften(None, MINUTES_BETWEEN_CHECKPOINTS), *callbacks],
+        callbacks=[Stopwatch(), SaveMoreOften(None, MINUTES_BETWEEN_CHECKPOINTS), *callbacks],
     )
     trainer.remove_callback(PrinterCallback)
     metrics: dict[str, float] = {}
@@ -219,7 +217,7 @@ def run(
         "scored_on": {split: len(inputs) for split, inputs in prepared.evaluation.items()},
         "steps": trainer.state.global_step,
         "tokens": trainer.state.num_input_tokens_seen,
-        "seconds": watch.seconds,
+        "seconds": seconds_of(trainer),
         "recipe": asdict(setting.recipe),
         "data": prepared.fingerprint,
         "parameters": model.num_parameters(),
@@ -229,19 +227,23 @@ def run(
         "history": history_of(trainer.state.log_history),
     }
     write_json(folder / RESULT, without_infinities(content))
-    _discard_checkpoints(folder)
+    discard_checkpoints(folder)
     return RunResult.read(folder)
 
 
 def _claim(folder: Path, described: dict[str, Any]) -> None:
     """A run goes on only from checkpoints of its own; those of another, which has not ended, give way."""
     file = folder / STARTED
-    if not file.is_file() or json.loads(file.read_text(encoding="utf-8")) != described:
-        _discard_checkpoints(folder)
+    if file.is_file():
+        if json.loads(file.read_text(encoding="utf-8")) != described:
+            discard_checkpoints(folder)
+    elif checkpoints.all_checkpoints(folder):
+        raise FileExistsError(f"{folder} holds checkpoints of something else: choose another folder")
     write_json(file, described)
 
 
-def _discard_checkpoints(folder: Path) -> None:
+def discard_checkpoints(folder: Path) -> None:
+    checkpoints.discard_unfinished(folder)
     for checkpoint in checkpoints.all_checkpoints(folder):
         shutil.rmtree(checkpoint)
 

@@ -13,7 +13,7 @@ from ..training.record import refuse_other
 from .recipe import FinetuningRecipe, check_learning_rate
 from .report import write
 from .result import RESULT, RunResult
-from .run import MODEL, Setting, prepare, run
+from .run import MODEL, Setting, discard_checkpoints, prepare, run
 from .summary import RUNS, SWEEP, Sweep
 from .tasks import Task
 
@@ -70,6 +70,8 @@ def _run_missing(
     setting: Setting, runs: Sequence[tuple[float, int]], folder: Path, progress: bool | RunsProgress
 ) -> None:
     missing = [pair for pair in runs if not (_place(folder, *pair) / RESULT).is_file()]
+    for pair in set(runs) - set(missing):
+        discard_checkpoints(_place(folder, *pair))  # where one was killed just then
     if setting.save_models:
         _refuse_unsaved([_place(folder, *pair) for pair in runs if pair not in missing])
     if not missing:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from ..streams import TokenizedDocument
 from . import checkpoints
@@ -129,7 +129,7 @@ def save_result(
             "best_step": state.best_global_step,
             "steps": state.global_step,
             "tokens": state.num_input_tokens_seen,
-            "seconds": _seconds(trainer),
+            "seconds": seconds_of(trainer),
             "seed": recipe.seed,
             "recipe": asdict(recipe),
             "command": shlex.join(sys.orig_argv),
@@ -153,7 +153,7 @@ def history_of(log: list[dict[str, float]]) -> list[dict[str, float]]:
     return [entry for entry in entries if "loss" in entry or "validation_loss" in entry]
 
 
-def _seconds(trainer: RecurrentTrainer) -> float:
+def seconds_of(trainer: Trainer) -> float:
     watch = next(cb for cb in trainer.callback_handler.callbacks if isinstance(cb, Stopwatch))
     if watch.started is None:  # nothing was left to train: the checkpoint knows
         return trainer.state.stateful_callbacks["Stopwatch"]["attributes"]["seconds_before"]  # type: ignore[call-overload, index]

@@ -100,7 +100,7 @@ def _train(
         if progress:
             trainer.add_callback(bar)
         try:
-            _run(trainer)
+            trainer.begin()
         finally:
             if bar is not progress:
                 bar.close()
@@ -126,17 +126,6 @@ def _left_as_found(model: PreTrainedModel) -> Iterator[None]:
         for name in ("forward", "_original_forward"):
             if name not in attributes:
                 model.__dict__.pop(name, None)
-
-
-def _run(trainer: RecurrentTrainer) -> None:
-    last = checkpoints.last_checkpoint(trainer.folder)
-    if last is None:
-        trainer.feeding.start(trainer)
-        trainer.train()
-    elif checkpoints.ended_training(last):
-        trainer.take_over(last)
-    else:
-        trainer.take_up(last)
 
 
 # -- what is asked for

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, as often as they are wanted."""
+"""Checkpoints that are whole or not there, as often as they are wanted, and runs that go on from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from . import checkpoints
 
@@ -28,6 +28,37 @@ class SavingTrainer(Trainer):
 
     def save_beside(self, checkpoint: Path) -> None:
         """What Trainer does not know of."""
+
+    # -- where a run begins
+
+    def begin(self) -> None:
+        """Anew, or where it was killed."""
+        last = checkpoints.last_checkpoint(self.folder)
+        if last is None:
+            self.begin_anew()
+        elif checkpoints.ended_training(last):
+            self.take_over(last)
+        else:
+            self.take_up(last)
+
+    def begin_anew(self) -> None:
+        self.train()
+
+    def take_up(self, checkpoint: Path) -> None:
+        """Goes on from a checkpoint as if nothing had happened."""
+        self.train(resume_from_checkpoint=str(checkpoint))
+
+    def take_over(self, checkpoint: Path) -> None:
+        """The end of a run that was stopped after its last step."""
+        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        self._load_from_checkpoint(str(self.best_of(checkpoint)))
+
+    def best_of(self, checkpoint: Path) -> Path:
+        """The last one, or a better one before it."""
+        best = self.folder / f"checkpoint-{self.state.best_global_step}"
+        return best if best.is_dir() else checkpoint
+
+    # -- checkpoints
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.folder / checkpoints.UNFINISHED) if self._saving else super()._get_output_dir(trial)

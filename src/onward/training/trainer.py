@@ -194,17 +194,17 @@ class RecurrentTrainer(SavingTrainer):
         """The model's parameters, where processes share them (FSDP) and must all help to put them together."""
         return self.accelerator.get_state_dict(self.model) if is_sharded(self.model) else None
 
+    def begin_anew(self) -> None:
+        self.feeding.start(self)
+        super().begin_anew()
+
     def take_up(self, checkpoint: Path) -> None:
-        """Goes on from a checkpoint as if nothing had happened."""
         self.carried.load(checkpoint)
-        self.train(resume_from_checkpoint=str(checkpoint))
+        super().take_up(checkpoint)
 
     def take_over(self, checkpoint: Path) -> None:
-        """The end of a run that was stopped between its last checkpoint and the saving of its result."""
+        if not self.is_fsdp_enabled:
+            return super().take_over(checkpoint)
         self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        best = self.folder / f"checkpoint-{self.state.best_global_step}"
-        best = best if best.is_dir() else checkpoint
-        if self.is_fsdp_enabled:  # and yet not sharded, since nothing is trained
-            self.model.load_state_dict(type(self.model).from_pretrained(best).state_dict())
-        else:
-            self._load_from_checkpoint(str(best))
+        whole = type(self.model).from_pretrained(self.best_of(checkpoint))  # not sharded, since nothing is trained
+        self.model.load_state_dict(whole.state_dict())

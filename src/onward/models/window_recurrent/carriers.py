@@ -276,11 +276,12 @@ class Pooled(Carrier):
 def coarser(means: Tensor, seen: Tensor, spans: int) -> Tensors:
     """means: [B, I, n, k] -> [B, I, spans, k], each of neighbours that are `seen` [B, n], the groups nearly equal."""
     n = seen.shape[1]
+    if n == spans:
+        return means, seen
     group = torch.arange(n, device=seen.device) * spans // n
     member = (group == torch.arange(spans, device=seen.device)[:, None]) & seen[:, None]  # [B, spans, n]
-    count = member.sum(-1)
-    weight = member.to(means.dtype) / count.clamp(min=1)[..., None]
-    return weight[:, None] @ means, count > 0
+    sums, count = member[:, None].to(_summable(means).dtype) @ _summable(means), member.sum(-1)
+    return (sums / count.clamp(min=1)[:, None, :, None]).to(means.dtype), count > 0
 
 
 @carrier("spans")

@@ -170,7 +170,8 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             )
         if 1 + spans[0] > self.window:
             raise ValueError(
-                f"{1 + spans[0]} spans do not fit into a window of {self.window} tokens: use fewer vectors"
+                f"{1 + spans[0]} spans do not fit into a window of {self.window} tokens: use fewer "
+                + ("of the last window in history" if isinstance(self.history, list) else "vectors")
             )
 
     @property

@@ -162,6 +162,8 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         carried = c.carrier
         if carried == "pooled":
             carried += f" ({c.pooling} of {c.pooled_layers} layers{', residual' if c.residual else ''})"
+        elif carried == "spans" and len(c.spans_by_age) > 1:
+            carried += f" ({', '.join(map(str, c.spans_by_age))} by age)"
         return (
             f"{c.backbone.model_type} {c.num_hidden_layers}x{c.hidden_size}, {carried}, window {c.window}, "
             f"overlap {c.overlap}, {c.vector_count} at {','.join(map(str, c.insertion_layers))}"

@@ -250,6 +250,9 @@ class Spans:
         counts, start = config.spans_by_age, len(means)
         for n, spans in zip(counts, counts[1:], strict=False):
             start -= n
+            if n == spans:
+                aged = [(means[start + i], bool(seen[start + i])) for i in range(n)] + aged
+                continue
             groups: list[list[Tensor]] = [[] for _ in range(spans)]
             for i in range(n):
                 if seen[start + i]:
