@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -223,11 +222,11 @@ def run(
         "parameters": model.num_parameters(),
         "command": shlex.join(sys.orig_argv),
         "versions": versions(),
-        "machine": machine_of(trainer),  # type: ignore[arg-type]
+        "machine": machine_of(trainer),
         "history": history_of(trainer.state.log_history),
     }
     write_json(folder / RESULT, without_infinities(content))
-    discard_checkpoints(folder)
+    checkpoints.discard_all(folder)
     return RunResult.read(folder)
 
 
@@ -236,16 +235,10 @@ def _claim(folder: Path, described: dict[str, Any]) -> None:
     file = folder / STARTED
     if file.is_file():
         if json.loads(file.read_text(encoding="utf-8")) != described:
-            discard_checkpoints(folder)
+            checkpoints.discard_all(folder)
     elif checkpoints.all_checkpoints(folder):
         raise FileExistsError(f"{folder} holds checkpoints of something else: choose another folder")
     write_json(file, described)
-
-
-def discard_checkpoints(folder: Path) -> None:
-    checkpoints.discard_unfinished(folder)
-    for checkpoint in checkpoints.all_checkpoints(folder):
-        shutil.rmtree(checkpoint)
 
 
 def _arguments(setting: Setting, learning_rate: float, seed: int, folder: Path) -> TrainingArguments:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..training.checkpoints import alone_in, write_json
+from ..training.checkpoints import alone_in, discard_all, write_json
 from ..training.many_runs import RunsProgress
 from ..training.record import refuse_other
 from .recipe import FinetuningRecipe, check_learning_rate
 from .report import write
 from .result import RESULT, RunResult
-from .run import MODEL, Setting, discard_checkpoints, prepare, run
+from .run import MODEL, Setting, prepare, run
 from .summary import RUNS, SWEEP, Sweep
 from .tasks import Task
 
@@ -71,7 +71,7 @@ def _run_missing(
 ) -> None:
     missing = [pair for pair in runs if not (_place(folder, *pair) / RESULT).is_file()]
     for pair in set(runs) - set(missing):
-        discard_checkpoints(_place(folder, *pair))  # where one was killed just then
+        discard_all(_place(folder, *pair))  # where one was killed just then
     if setting.save_models:
         _refuse_unsaved([_place(folder, *pair) for pair in runs if pair not in missing])
     if not missing:

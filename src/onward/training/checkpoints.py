@@ -143,6 +143,12 @@ def discard_unfinished(folder: Path) -> None:
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
 
 
+def discard_all(folder: Path) -> None:
+    discard_unfinished(folder)
+    for checkpoint in all_checkpoints(folder):
+        shutil.rmtree(checkpoint)
+
+
 def put_in_place(folder: Path, name: str) -> Path:
     """Makes the finished checkpoint visible, in one step."""
     place = folder / name

@@ -171,7 +171,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def machine_of(trainer: RecurrentTrainer) -> dict[str, Any]:
+def machine_of(trainer: Trainer) -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

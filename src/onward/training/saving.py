@@ -51,12 +51,11 @@ class SavingTrainer(Trainer):
     def take_over(self, checkpoint: Path) -> None:
         """The end of a run that was stopped after its last step."""
         self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        self._load_from_checkpoint(str(self.best_of(checkpoint)))
-
-    def best_of(self, checkpoint: Path) -> Path:
-        """The last one, or a better one before it."""
         best = self.folder / f"checkpoint-{self.state.best_global_step}"
-        return best if best.is_dir() else checkpoint
+        self.load_weights(best if best.is_dir() else checkpoint)
+
+    def load_weights(self, checkpoint: Path) -> None:
+        self._load_from_checkpoint(str(checkpoint))
 
     # -- checkpoints
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
 from . import checkpoints
@@ -202,9 +202,8 @@ class RecurrentTrainer(SavingTrainer):
         self.carried.load(checkpoint)
         super().take_up(checkpoint)
 
-    def take_over(self, checkpoint: Path) -> None:
-        if not self.is_fsdp_enabled:
-            return super().take_over(checkpoint)
-        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        whole = type(self.model).from_pretrained(self.best_of(checkpoint))  # not sharded, since nothing is trained
-        self.model.load_state_dict(whole.state_dict())
+    def load_weights(self, checkpoint: Path) -> None:
+        if self.is_fsdp_enabled:  # and yet not sharded, since nothing is trained
+            self.model.load_state_dict(type(self.model).from_pretrained(checkpoint).state_dict())
+        else:
+            super().load_weights(checkpoint)
