@@ -45,10 +45,10 @@ class Decoder:
     heads: int = 4
     vocabulary: int = 8_000
     context: int = 512
-    tokens: int = 10_000_000
-    rows: int = 8
+    tokens: int = 8_000_000
+    rows: int = 2
     learning_rate: float = 1e-3
-    warmup_steps: int = 200
+    warmup_steps: int = 400
     evaluate_every: int = 1_000_000
     bytes_of_each: int = 30_000_000
     held: int = 12
