@@ -126,7 +126,7 @@ def _vocabulary(setting: Setting, corpus: str) -> Run:
     return vocabulary_run("bpe", sizes.vocabulary, partial(_texts, sizes, corpus), read, corpus)
 
 
-def _texts(sizes: BlockSizes, corpus: str, work: Work) -> list[Document]:
+def _texts(sizes: BlockSizes, corpus: str, work: Work) -> Sequence[Document]:
     whole = some_of(work.corpus(corpus).train, sizes.train_bytes)
     return whole if sizes.piece is None else [part for text in whole for part in cut(text, sizes.piece)]
 

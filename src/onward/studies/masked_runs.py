@@ -211,7 +211,7 @@ def _pretrain(
     return train_once(work, model, texts, held_out, tokenizer, recipe)
 
 
-def _training_texts(sizes: Sizes, work: Work) -> list[Document]:
+def _training_texts(sizes: Sizes, work: Work) -> Sequence[Document]:
     return some_of(work.corpus("text").train, sizes.train_bytes)
 
 

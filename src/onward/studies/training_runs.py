@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..corpora import Document
+from ..corpora import Document, LazyDocuments
 from ..models.block_recurrent import BlockRecurrentForCausalLM
-from ..streams import TokenizedDocument, tokenize
+from ..streams import TokenizedDocument
+from ..token_files import tokenize_into
 from ..training import NonFiniteLossError, TrainingRecipe, train
+from ..training.many_runs import RunsProgress
 from ..training.record import read_result
 from ..vocabularies import load_tokenizer, train_vocabulary
 from .study import MODEL, Outcome, Run, Work
@@ -21,14 +23,16 @@ from .study import MODEL, Outcome, Run, Work
 ORDER_SEED = 0
 
 
-def some_of(documents: Sequence[Document], max_bytes: int | None) -> list[Document]:
-    """A random part of them, the same for every run."""
+def some_of(documents: Sequence[Document], max_bytes: int | None) -> Sequence[Document]:
+    """A random part of them, the same for every run; all of them are not held in memory."""
     order = list(range(len(documents)))
     random.Random(ORDER_SEED).shuffle(order)
+    if max_bytes is None:
+        return LazyDocuments(order, documents.__getitem__)
     found: list[Document] = []
     total = 0
     for i in order:
-        if max_bytes is not None and total >= max_bytes:
+        if total >= max_bytes:
             break
         found.append(documents[i])
         total += found[-1].bytes
@@ -56,7 +60,7 @@ def cut(document: Document, characters: int) -> list[Document]:
 
 
 def vocabulary_run(
-    kind: str, size: int, texts: Callable[[Work], list[Document]], settings: Mapping[str, Any], of: str
+    kind: str, size: int, texts: Callable[[Work], Sequence[Document]], settings: Mapping[str, Any], of: str
 ) -> Run:
     """A vocabulary for these texts, which `of` names and `settings` say all about; `tokenizer_of` loads it."""
 
@@ -80,17 +84,20 @@ def has_bf16() -> bool:
 def train_once(
     work: Work,
     model: PreTrainedModel,
-    training: tuple[str, Callable[[], list[Document]]],
+    training: tuple[str, Callable[[], Sequence[Document]]],
     validation: Sequence[TokenizedDocument],
     tokenizer: PreTrainedTokenizerBase,
     recipe: TrainingRecipe,
 ) -> Outcome:
-    """Trains into the run's folder on texts that, by this name, are tokenized only once. A loss that becomes NaN is an
-    outcome too."""
+    """Trains into the run's folder on texts that are tokenized only once; this process knows them by this name. A loss
+    that becomes NaN is an outcome too."""
     recipe = replace(recipe, bf16=has_bf16())
     name, texts = training
     ends = isinstance(model, BlockRecurrentForCausalLM)  # as `train` would do it
-    tokenized = work.once(("tokens", name, ends), lambda: tokenize(texts(), tokenizer, add_end=ends))
+    shown = work.display.prepare if isinstance(work.display, RunsProgress) else None
+    tokenized = work.once(
+        ("tokens", name, ends), lambda: tokenize_into(work.out / "tokens", texts(), tokenizer, ends, shown)
+    )
     facts = {"parameters": model.num_parameters(), "learning_rate": recipe.learning_rate, "seed": recipe.seed}
     try:
         train(model, tokenized, validation, tokenizer, work.folder / MODEL, recipe, progress=work.display)

@@ -324,7 +324,7 @@ def step_of(sizes: WindowSizes, variant: Variant) -> tuple[int, int]:
     return max(1, round(sizes.rows * segment / length)), count
 
 
-def training_texts(sizes: WindowSizes, corpus: str, work: Work) -> list[Document]:
+def training_texts(sizes: WindowSizes, corpus: str, work: Work) -> Sequence[Document]:
     """Of books the ones that our own backbone was not pretrained on."""
     documents = work.corpus(corpus).train
     unread = documents[1::2] if corpus == "books" and sizes.decoder.name is None else documents

@@ -54,6 +54,15 @@ class RunsProgress(ProgressBar):
         self.done_before += size
         self.tokens_before += size
 
+    def prepare(self, done: int, documents: int) -> None:
+        """Before a run trains, its texts may have to be tokenized, which takes hours for a whole library."""
+        facts = f"tokenizing, document {done:,} of {documents:,}"
+        if self.bar:
+            self.bar.update(self.task, description=self.label, facts=facts)
+        elif time.monotonic() - self.last_line >= self.seconds_between_lines:
+            self.last_line = time.monotonic()
+            self._say(f"{self.label}, {facts}")
+
     def on_train_begin(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
         self.part = min(self.part + 1, self.parts - 1)
         # What a run had done before it was killed says nothing about how fast it is now.
