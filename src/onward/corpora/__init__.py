@@ -1,0 +1,79 @@
+"""A name or a path -> documents, split into train, validation and test.
+
+    load_corpus("shakespeare")                        carried by this package
+    load_corpus("my_books/")                          a folder of .txt, or of .jsonl / .jsonl.gz
+    load_corpus("notes.jsonl", field="body")          one document per line
+    load_corpus("papers/*.tex")                       text files of another ending; or pattern="*.tex"
+    load_corpus("hub:owner/name:config#field")        a data set of the Hugging Face Hub; config and field if needed
+    load_corpus("installed-code:torch,transformers")  source code, one document per package
+    load_corpus("pg19"), load_corpus("wikitext-103")  the papers' data sets; source= reads local copies
+
+To add a corpus, write one function in named.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .documents import Corpus, CorpusError, Document, LazyDocuments, split_documents
+from .files import load_documents, local_corpus, read_text
+from .hub import hub_corpus, load_hub_data_set
+from .named import CORPORA, corpus
+
+__all__ = [
+    "CORPORA",
+    "Corpus",
+    "CorpusError",
+    "Document",
+    "LazyDocuments",
+    "corpus",
+    "load_corpus",
+    "load_documents",
+    "load_hub_data_set",
+    "read_text",
+    "split_documents",
+]
+
+
+def load_corpus(name_or_path: str, **options: Any) -> Corpus:
+    """Load a named corpus, a Hub data set, or a file or folder: see the top of this file.
+
+    Folders may hold sub-folders train, validation and test. Otherwise, the last tenth of the documents, in
+    the order of their file names, is held out: its first half is validation, its second half test. With
+    fewer than three documents, the last one's text is split instead, at the ends of paragraphs near 80 % and
+    90 % of it (of lines or words, where no paragraph ends near). Either way, no text is in two splits.
+    """
+    name_or_path = str(name_or_path)
+    name, _, argument = name_or_path.partition(":")
+    if name == "hub":
+        return _call(hub_corpus, name_or_path, (argument,), options)
+    if name in CORPORA:
+        return _call(CORPORA[name], name_or_path, (argument,) if argument else (), options)
+    path = Path(name_or_path).expanduser()
+    if path.exists():
+        return _call(local_corpus, name_or_path, (path,), options)
+    if "*" in name_or_path and "pattern" not in options:
+        folder = next(parent for parent in path.parents if "*" not in str(parent))
+        pattern = str(path.relative_to(folder))
+        return _call(local_corpus, name_or_path, (folder,), options | {"pattern": pattern})
+    if path.suffix or len(path.parts) > 1 or name_or_path.startswith((".", "~")):
+        raise CorpusError(f"there is no file or folder {name_or_path!r}: check the path")
+    close = difflib.get_close_matches(name, CORPORA, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    raise CorpusError(
+        f"there is no corpus, file or folder {name_or_path!r}: {hint}"
+        f"corpora are {', '.join(sorted(CORPORA))}; or give a path, or hub:owner/name"
+    )
+
+
+def _call(load: Callable[..., Corpus], name: str, arguments: tuple[Any, ...], options: dict) -> Corpus:
+    parameters = list(inspect.signature(load).parameters)[len(arguments) :]
+    known = ", ".join(parameters)
+    for option in options:
+        if option not in parameters:
+            raise CorpusError(f"corpus {name!r} has no option {option!r}: it knows {known or 'none'}")
+    return load(*arguments, **options)

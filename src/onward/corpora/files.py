@@ -1,0 +1,126 @@
+"""Documents of files and folders of one's own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .documents import SPLITS, Corpus, CorpusError, Document, LazyDocuments, from_splits, split_documents
+
+
+def local_corpus(path: Path, field: str = "text", pattern: str | None = None) -> Corpus:
+    folders = {split: path / split for split in SPLITS if (path / split).is_dir()}
+    if folders and not (pattern and "train" not in folders):  # a folder of code may have one named "test"
+        return from_splits(str(path), {s: load_documents(f, field, pattern) for s, f in folders.items()})
+    return split_documents(str(path), load_documents(path, field, pattern))
+
+
+def load_documents(path: str | Path, field: str = "text", pattern: str | None = None) -> Sequence[Document]:
+    """All documents of one file or folder, without a split, sorted by file name.
+
+    `pattern` (such as "*.tex", or "**/*.py" for all folders within) chooses the files of a folder, blank ones left
+    out; without it, they are .txt, or .jsonl and .jsonl.gz. `field` is the JSON field that holds the text.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise CorpusError(f"there is no file or folder {str(path)!r}: check the path")
+    if path.is_file():
+        return _json_documents([path], field) if _is_json_lines(path) else [_text_document(path)]
+    files = sorted(file for file in path.glob(pattern or "*") if file.is_file())
+    json_files = [file for file in files if _is_json_lines(file)]
+    text_files = [file for file in files if file.suffix == ".txt" or (pattern and not _is_json_lines(file))]
+    if json_files and text_files:
+        raise CorpusError(
+            f"folder {str(path)!r} holds both .txt and .jsonl files: "
+            "choose with pattern='*.txt' or pattern='*.jsonl*'"
+        )
+    if json_files:
+        return _json_documents(json_files, field)
+    if not text_files:
+        raise CorpusError(
+            f"folder {str(path)!r} holds no {pattern or '.txt, .jsonl or .jsonl.gz'} files: "
+            "put some there, or choose others with pattern='*.ending'"
+        )
+    blank = [file for file in text_files if _is_blank(file)]  # found now rather than in the middle of a run
+    if blank and (not pattern or len(blank) == len(text_files)):
+        raise CorpusError(f"{blank[0]} is empty: remove it, or put text into it")
+    return LazyDocuments([file for file in text_files if file not in set(blank)], _text_document)
+
+
+def _is_blank(path: Path) -> bool:
+    return path.stat().st_size < 1000 and not path.read_bytes().strip()
+
+
+def _is_json_lines(path: Path) -> bool:
+    return path.name.endswith((".jsonl", ".jsonl.gz"))
+
+
+def read_text(path: Path) -> str:
+    """A file that must have some, in UTF-8."""
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path} is not UTF-8: byte {data[error.start]:#04x} at position {error.start}; "
+            "save it as UTF-8 (iconv -f OLD -t UTF-8)"
+        ) from None
+    if not text.strip():
+        raise CorpusError(f"{path} is empty: remove it, or put text into it")
+    return text.replace("\r\n", "\n")
+
+
+def _text_document(path: Path) -> Document:
+    return Document(path.name, read_text(path))
+
+
+def _json_documents(paths: Sequence[Path], field: str) -> list[Document]:
+    documents = [document for path in paths for document in _read_json_lines(path, field)]
+    if not documents:
+        raise CorpusError(f"{', '.join(map(str, paths))}: no documents; put one JSON object per line there")
+    return documents
+
+
+def _read_json_lines(path: Path, field: str) -> Iterator[Document]:
+    with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+        number = 0
+        while True:
+            number += 1
+            where = f"{path}, line {number}"
+            try:
+                line = file.readline()
+            except (EOFError, gzip.BadGzipFile) as error:
+                raise CorpusError(f"{where}: not a whole gzip file ({error}); make it again") from None
+            if not line:
+                return
+            if not line.strip():
+                continue
+            yield _json_document(line, field, path.name, number, where)
+
+
+def _json_document(line: bytes, field: str, file_name: str, number: int, where: str) -> Document:
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{where}: not UTF-8: byte {line[error.start]:#04x} at position {error.start} of the line; "
+            "save the file as UTF-8"
+        ) from None
+    except json.JSONDecodeError as error:
+        found = f"{error.msg} at column {error.colno}"
+        raise CorpusError(f"{where}: not valid JSON: {found}; correct the line") from None
+    if not isinstance(record, dict):
+        raise CorpusError(f"{where}: a {type(record).__name__}, not a JSON object; write {{{field!r}: ...}}")
+    if field not in record:
+        raise CorpusError(
+            f"{where}: no field {field!r} (its fields are {', '.join(map(repr, record))}): "
+            "name the one that holds the text with field="
+        )
+    text = record[field]
+    if not isinstance(text, str) or not text.strip():
+        found = "empty" if isinstance(text, str) else f"a {type(text).__name__}, not text"
+        raise CorpusError(f"{where}: field {field!r} is {found}; remove the line, or put text into it")
+    name = record.get("name") or record.get("title") or f"{file_name}:{number}"
+    return Document(str(name), text)
