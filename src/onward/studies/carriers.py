@@ -29,6 +29,7 @@ from .windows import Readings, Variant, WindowSizes, constant, recurrent, window
 
 CORPUS = "books"
 PAPERS = "pooled, the paper's"
+PLAIN, LONGEST = "plain windows", "longest context"
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ OF_BOOKS = {scale: {CORPUS: places[CORPUS]} for scale, places in CORPORA.items()
 def variants(sizes: Sizes) -> dict[str, Variant]:
     """By what tables call them. Those that the overlap tables have, too, are the same runs."""
     found = {
-        "plain windows": baseline(sizes),
-        "longest context": Variant("full", {"carrier": "none"}, sizes.longest, 0, (sizes.longest // 2,)),
+        PLAIN: baseline(sizes),
+        LONGEST: Variant("full", {"carrier": "none"}, sizes.longest, 0, (sizes.longest // 2,)),
     }
     for name, fields in sizes.carriers.items():
         label = name.replace(", the ", "-").replace("'s", "").replace(" ", "-")
@@ -133,39 +134,76 @@ def runs(setting: Setting) -> list[Run]:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """A row of the table: a model, and how much of its window is read again."""
+
+    variant: Variant
+    overlap: int = 0
+
+    @property
+    def read(self) -> str:
+        return f"overlap {self.overlap}" if self.overlap else "true"
+
+    def flops(self, readings: Readings) -> float:
+        counted = (o["counted_flops"] for o in readings.ended(self.variant).values() if "counted_flops" in o)
+        return next(counted) * self.variant.window / (self.variant.window - self.overlap)
+
+
+def rows_of(sizes: Sizes) -> dict[str, Reading]:
+    """By what tables call them: plain windows that overlap are what the FLOPs of a carrier could buy instead."""
+    rows: dict[str, Reading] = {}
+    for name, variant in variants(sizes).items():
+        rows[name] = Reading(variant, sizes.longest // 2 if name == LONGEST else 0)
+        if name == PLAIN:
+            rows |= {f"{PLAIN}, {overlap} read again": Reading(variant, overlap) for overlap in sizes.more_overlaps}
+    return rows
+
+
+@dataclass(frozen=True)
 class Found:
-    """Test losses in nats per token, by seed, and those of validation, by which the best carrier is chosen."""
+    """Test losses in nats per token, by row and seed, those of validation, by which the best carrier is chosen, and
+    FLOPs per token."""
 
     loss: Mapping[str, Mapping[int, float]]
     swapped: Mapping[str, Mapping[int, float]]
     validation: Mapping[str, Mapping[int, float]]
+    flops: Mapping[str, float]
 
     def gain(self, name: str) -> dict[int, float]:
-        return differences(self.loss["plain windows"], self.loss[name])
+        return differences(self.loss[PLAIN], self.loss[name])
 
     @property
     def ceiling(self) -> Interval | None:
         """What the longest context gains, if it surely gains something: else no share of it means anything."""
-        gained = self.gain("longest context")
+        gained = self.gain(LONGEST)
         interval = Interval.of(list(gained.values())) if gained else None
         return interval if interval is not None and min(interval.values) > 0 else None
 
     def recovered(self, name: str) -> dict[int, float]:
         if self.ceiling is None:
             return {}
-        ours, full = self.gain(name), self.gain("longest context")
+        ours, full = self.gain(name), self.gain(LONGEST)
         return {seed: ours[seed] / full[seed] for seed in sorted(set(ours) & set(full))}
 
     def content(self, name: str) -> dict[int, float]:
         return differences(self.swapped[name], self.loss[name])
 
+    def overlapping(self, name: str) -> str | None:
+        """Plain windows that overlap as little as it takes to cost no less than this."""
+        plain = {other: flops for other, flops in self.flops.items() if other.startswith(f"{PLAIN},")}
+        dearer = [other for other, flops in plain.items() if flops >= self.flops[name]]
+        return min(dearer, key=plain.__getitem__, default=None)
+
 
 def read_all(sizes: Sizes, readings: Readings) -> Found:
-    loss = {
-        name: readings.of(variant, _read_as(sizes, name)) for name, variant in variants(sizes).items()
-    }
-    swapped = {name: readings.of(variant, "swapped") for name, variant in variants(sizes).items()}
-    return Found(loss, swapped, {name: readings.of(v, split="validation") for name, v in variants(sizes).items()})
+    rows = rows_of(sizes)
+    loss = {name: readings.of(row.variant, row.read) for name, row in rows.items()}
+    return Found(
+        loss,
+        {name: readings.of(row.variant, "swapped") for name, row in rows.items()},
+        {name: readings.of(row.variant, row.read, "validation") for name, row in rows.items()},
+        {name: row.flops(readings) for name, row in rows.items() if loss[name]},
+    )
 
 
 def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
@@ -173,25 +211,24 @@ def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Rep
     readings = Readings(setting, outcomes, CORPUS)
     found = read_all(sizes, readings)
     rows = []
-    for name, variant in variants(sizes).items():
+    for name, row in rows_of(sizes).items():
         if not found.loss[name]:
             continue
-        first = next(outcome for outcome in readings.ended(variant).values() if "counted_flops" in outcome)
-        again = 2 if name == "longest context" else 1  # it is read with half of its window repeated
         percent = {seed: 100 * share for seed, share in found.recovered(name).items()}
-        shown = "" if name in ("plain windows", "longest context") else cell(percent, 1)
-        vectors = variant.config.vector_count if variant.config.carrier != "none" else 0
-        perplexity = readings.of(variant, _read_as(sizes, name), value="word_perplexity")
+        shown = "" if name in (PLAIN, LONGEST) else cell(percent, 1)
+        vectors = row.variant.config.vector_count if row.variant.config.carrier != "none" else 0
+        added = next(o["parameters_added"] for o in readings.ended(row.variant).values() if "parameters_added" in o)
+        perplexity = readings.of(row.variant, row.read, value="word_perplexity")
         rows.append(
             [
                 name,
                 str(vectors or ""),
-                f"{first['parameters_added']:,}" if vectors else "",
-                f"{again * first['counted_flops']:.3g}",
+                f"{added:,}" if vectors else "",
+                f"{found.flops[name]:.3g}",
                 cell(perplexity, 1),
-                cell(over(found.loss["plain windows"], found.loss[name]), 4) if name != "plain windows" else "",
+                cell(over(found.loss[PLAIN], found.loss[name]), 4) if name != PLAIN else "",
                 shown,
-                cell(found.content(name), 4),
+                cell(found.content(name), 4) if vectors else "",
             ]
         )
     claims = _claims(sizes, found)
@@ -208,14 +245,11 @@ def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Rep
             "± is half a 95 % interval over seeds (Student), of paired differences where two models are compared.",
             f"Windows of {sizes.window} tokens; the longest context is a plain model trained and read with "
             f"{sizes.longest}, at least half of it before every token.",
-            "FLOPs are all matrix products of a window with a memory, carrier and language model head included.",
+            "FLOPs are all matrix products of a window with a memory, carrier and language model head included, and "
+            "what is read again. Plain windows that overlap show what the same FLOPs do without a memory.",
             "By content: how much worse the model reads with the memory of another document.",
         ),
     )
-
-
-def _read_as(sizes: Sizes, name: str) -> str:
-    return f"overlap {sizes.longest // 2}" if name == "longest context" else "true"
 
 
 COLUMNS = (
@@ -237,7 +271,7 @@ def _claims(sizes: Sizes, found: Found) -> list[Claim]:
         return []
     best = min(ended, key=lambda name: ended[name])
     claims = []
-    half = over(found.gain(best), {seed: gain / 2 for seed, gain in found.gain("longest context").items()})
+    half = over(found.gain(best), {seed: gain / 2 for seed, gain in found.gain(LONGEST).items()})
     if half is not None:
         claim = "A carrier wins back half of what the longest context gains"
         shares = found.recovered(best)
@@ -252,6 +286,12 @@ def _claims(sizes: Sizes, found: Found) -> list[Claim]:
         means = [sum(contents.values()) / len(contents) for contents in (ours, theirs)]
         seen = f"{means[0]:.4f} nats by content, the paper's {means[1]:.4f}"
         claims.append(Claim("It carries twice the content of the paper's module", "ours", seen, verdict(twice)))
+    other = found.overlapping(best)
+    gain = over(found.loss[other], found.loss[best]) if other else None
+    if gain is not None:
+        again = f"{other}, at {found.flops[str(other)] / found.flops[best]:.2f} of its FLOPs"
+        claim = "It is better than plain windows that overlap, at no more FLOPs"
+        claims.append(Claim(claim, "ours", f"{gain.text(4)} nats per token better than {again}", verdict(gain)))
     for name in sizes.controls:
         gain = over(found.loss[constant_of(name)], found.loss[name])
         if gain is not None:
@@ -277,7 +317,7 @@ def plot(sizes: Sizes, readings: Readings, value: str) -> Figure:
     """Test loss along a window, or from window to window of a document: neighbours together, where there are many."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     panel = figure.subplots()
-    chosen = {name: v for name, v in variants(sizes).items() if name in ("plain windows", *sizes.carriers)}
+    chosen = {name: v for name, v in variants(sizes).items() if name in (PLAIN, *sizes.carriers)}
     for (name, variant), look in zip(chosen.items(), LOOKS, strict=False):
         curve = [point for point in readings.curve(variant, value=value) if point is not None]
         size = max(1, -(-len(curve) // POINTS))
