@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -15,12 +14,8 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from .corpora import Document
+from .locks import locked
 from .streams import TokenizedDocument, tokenize
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 TOKENS_OF_A_FILE = 2**28  # a gigabyte
 Progress = Callable[[int, int], None]  # of how many documents so many are behind us
@@ -39,7 +34,7 @@ def tokenize_into(
     """
     place = folder / _fingerprint(documents, tokenizer, add_end)
     folder.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(place.with_suffix(".lock")):
+    with locked(place.with_suffix(".lock"), wait=True):  # where there are no locks, the same is written twice at worst
         try:
             return _read(place)
         except (FileNotFoundError, SafetensorError):  # not there yet, or a copy that broke off
@@ -58,16 +53,6 @@ def _fingerprint(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBa
         found.update(f"{document.name!r} {len(text)} ".encode())
         found.update(text)
     return found.hexdigest()
-
-
-@contextmanager
-def _one_at_a_time(lock: Path) -> Iterator[None]:
-    """Waits as long as it takes, unlike the barriers of distributed training; ends with its process, however killed."""
-    with lock.open("w") as file:
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks: at worst, the same is written twice
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _write(
@@ -93,7 +78,8 @@ def _write(
         if waiting:
             _save(waiting, unfinished / _file(files))
         (unfinished / "files.json").write_text(json.dumps({"files": files + bool(waiting)}), encoding="utf-8")
-        unfinished.rename(place)
+        if not place.exists():  # else another was faster
+            unfinished.rename(place)
     except (OSError, SafetensorError) as error:
         free = shutil.disk_usage(place.parent).free / 1e6
         raise OSError(

@@ -9,17 +9,14 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from ..locks import locked
 
 UNFINISHED = ".unfinished"
 
@@ -90,19 +87,17 @@ def _has_all_lanes(files: list[Path]) -> bool:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Two runs in one folder would destroy each other's checkpoints. The lock ends with its process, however killed."""
-    if fcntl is None or os.environ.get("RANK", "0") != "0":  # of several processes of one run the first has it
+    """Two runs in one folder would destroy each other's checkpoints."""
+    if os.environ.get("RANK", "0") != "0":  # of several processes of one run the first has it
         yield
         return
-    with (folder / ".lock").open("w") as file:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(folder / ".lock", wait=False))
         except BlockingIOError:
             raise FileExistsError(
                 f"another process is training in {folder}: let it end, or choose another folder"
             ) from None
-        except OSError:
-            pass  # a file system without locks
         yield
 
 

@@ -1,0 +1,29 @@
+"""Locks on files, for processes that share a folder. They end with their process, however it is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def locked(file: Path, wait: bool) -> Iterator[None]:
+    """Waits as long as it takes, unlike the barriers of distributed training; or else refuses with BlockingIOError.
+    Where there are no locks, all go on."""
+    if fcntl is None:
+        yield
+        return
+    with file.open("w") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system without locks
+        yield
