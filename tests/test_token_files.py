@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
 
-from onward import token_files
+from onward import locks, token_files
 from onward.corpora import Document, LazyDocuments
 from onward.streams import TokenizedDocument, tokenize
 from onward.token_files import tokenize_into
@@ -36,6 +38,7 @@ def test_gives_what_tokenize_gives_in_any_number_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add_end: bool, tokens_of_a_file: int
 ) -> None:
     monkeypatch.setattr(token_files, "TOKENS_OF_A_FILE", tokens_of_a_file)
+    monkeypatch.setattr(token_files, "DOCUMENTS_AT_A_TIME", 1)
     expected = tokenize(TEXTS, TOKENIZER, add_end=add_end)
     assert_same(tokenize_into(tmp_path, TEXTS, TOKENIZER, add_end), expected)
     files = len(written(tmp_path))
@@ -44,9 +47,9 @@ def test_gives_what_tokenize_gives_in_any_number_of_files(
 
 
 def test_nothing_is_tokenized_twice_and_texts_may_be_lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[tuple[int, int]] = []
+    said: list[tuple[str, int, int]] = []
     expected = tokenize_into(tmp_path, TEXTS, TOKENIZER, progress=lambda *of: said.append(of))
-    assert said == [(i, 5) for i in range(5)]
+    assert said == [*(("comparing", i, 5) for i in range(5)), ("tokenizing", 0, 5)]
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("tokenized again")
@@ -72,25 +75,55 @@ def test_what_differs_has_other_files(tmp_path: Path) -> None:
         assert len(written(tmp_path)) == before + 1
 
 
-def test_a_file_that_broke_off_is_written_anew(tmp_path: Path) -> None:
-    expected = tokenize_into(tmp_path, TEXTS, TOKENIZER)
-    expected = [TokenizedDocument(d.name, d.ids.clone(), d.words, d.bytes) for d in expected]
-    file = tmp_path / written(tmp_path)[0]
+@pytest.mark.parametrize("name", ["tokens-00000.safetensors", "documents.json"])
+@pytest.mark.parametrize("kept", [0.5, 0])
+def test_a_file_that_broke_off_is_written_anew(tmp_path: Path, name: str, kept: float) -> None:
+    tokenize_into(tmp_path, TEXTS, TOKENIZER)
+    (file,) = tmp_path.rglob(name)
     content = file.read_bytes()
     file.unlink()  # the old one may still be mapped
-    file.write_bytes(content[: len(content) // 2])
-    assert_same(tokenize_into(tmp_path, TEXTS, TOKENIZER), expected)
+    file.write_bytes(content[: int(kept * len(content))])
+    assert_same(tokenize_into(tmp_path, TEXTS, TOKENIZER), tokenize(TEXTS, TOKENIZER))
     assert file.read_bytes() == content
 
 
-def test_what_a_killed_process_left_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
+def _killed_at_the_second(folder: Path) -> None:
+    token_files.TOKENS_OF_A_FILE = token_files.DOCUMENTS_AT_A_TIME = 1
 
-    with pytest.raises(KeyboardInterrupt):
-        tokenize_into(tmp_path, TEXTS, TOKENIZER, progress=killed)
-    assert not written(tmp_path)
+    def kill(what: str, number: int, _: int) -> None:
+        if (what, number) == ("tokenizing", 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    tokenize_into(folder, TEXTS, TOKENIZER, progress=kill)
+
+
+def test_what_a_killed_process_left_is_no_obstacle_and_is_removed(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_killed_at_the_second, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert len(written(tmp_path)) == 2 and ".unfinished" in written(tmp_path)[0]
     assert_same(tokenize_into(tmp_path, TEXTS, TOKENIZER), tokenize(TEXTS, TOKENIZER))
+    assert not list(tmp_path.glob("*.unfinished"))
+
+
+def test_without_locks_the_faster_one_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "fcntl", None)
+
+    def another(what: str, *_: int) -> None:
+        if what == "tokenizing":
+            tokenize_into(tmp_path, TEXTS, TOKENIZER)
+
+    assert_same(tokenize_into(tmp_path, TEXTS, TOKENIZER, progress=another), tokenize(TEXTS, TOKENIZER))
+    assert not list(tmp_path.glob("*.unfinished"))
+
+
+def test_what_cannot_be_read_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+    def gone(_: int) -> Document:
+        raise FileNotFoundError("books/one.txt")
+
+    with pytest.raises(FileNotFoundError, match="books/one.txt"):
+        tokenize_into(tmp_path, LazyDocuments(range(2), gone), TOKENIZER)
 
 
 def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +136,14 @@ def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 
 
+def _log(file: TextIO, what: str, number: int, _: int) -> None:
+    if what == "tokenizing":
+        file.write(f"{number}\n")
+
+
 def _in_a_process(folder: Path) -> None:
     with (folder / "tokenized.txt").open("a") as log:
-        found = tokenize_into(folder / "tokens", TEXTS, TOKENIZER, progress=lambda i, n: log.write(f"{i}\n") and None)
+        found = tokenize_into(folder / "tokens", TEXTS, TOKENIZER, progress=lambda *said: _log(log, *said))
     assert_same(found, tokenize(TEXTS, TOKENIZER))
 
 
@@ -117,4 +155,4 @@ def test_of_several_processes_one_tokenizes(tmp_path: Path) -> None:
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert (tmp_path / "tokenized.txt").read_text().split() == ["0", "1", "2", "3", "4"]
+    assert (tmp_path / "tokenized.txt").read_text().split() == ["0"]

@@ -13,17 +13,18 @@ except ImportError:  # not on Windows
 
 
 @contextmanager
-def locked(file: Path, wait: bool) -> Iterator[None]:
+def locked(file: Path, wait: bool) -> Iterator[bool]:
     """Waits as long as it takes, unlike the barriers of distributed training; or else refuses with BlockingIOError.
-    Where there are no locks, all go on."""
+    Where there are no locks, all go on: gives whether one is really alone."""
     if fcntl is None:
-        yield
+        yield False
         return
     with file.open("w") as opened:
+        alone = True
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise
         except OSError:
-            pass  # a file system without locks
-        yield
+            alone = False  # a file system without locks
+        yield alone

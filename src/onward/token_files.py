@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
@@ -18,7 +23,9 @@ from .locks import locked
 from .streams import TokenizedDocument, tokenize
 
 TOKENS_OF_A_FILE = 2**28  # a gigabyte
-Progress = Callable[[int, int], None]  # of how many documents so many are behind us
+DOCUMENTS_AT_A_TIME = 64
+DOCUMENTS = "documents.json"
+Progress = Callable[[str, int, int], None]  # what is done, and with how many of all documents it has been
 
 
 def tokenize_into(
@@ -30,25 +37,38 @@ def tokenize_into(
 ) -> list[TokenizedDocument]:
     """What `tokenize` gives, from files in `folder` that the first who needs them writes, while others wait.
 
-    Files are found by the texts and the tokenizer themselves, so that changed ones are never mistaken for them.
+    Files are found by the texts and the tokenizer themselves, so that changed ones are never mistaken for them. Slow
+    tokenizers do not tell all that they are made of, and their tokens stay in memory.
     """
-    place = folder / _fingerprint(documents, tokenizer, add_end)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(place.with_suffix(".lock"), wait=True):  # where there are no locks, the same is written twice at worst
-        try:
-            return _read(place)
-        except (FileNotFoundError, SafetensorError):  # not there yet, or a copy that broke off
-            shutil.rmtree(place, ignore_errors=True)
-        _write(place, documents, tokenizer, add_end, progress)
+    if not tokenizer.is_fast:
+        return tokenize(documents, tokenizer, add_end=add_end)
+    said = progress or (lambda *_: None)
+    place = folder / _fingerprint(documents, tokenizer, add_end, said)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(place.with_suffix(".lock"), wait=True) as alone:
+        if alone:  # what a killed process left
+            for left in folder.glob(f"{place.name}.*.unfinished"):
+                shutil.rmtree(left)
+        if place.exists():
+            try:
+                return _read(place)
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError):  # a copy that broke off
+                shutil.rmtree(place)
+        _write(place, documents, tokenizer, add_end, said)
         return _read(place)
 
 
-def _fingerprint(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase, add_end: bool) -> str:
+def _fingerprint(
+    documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase, add_end: bool, said: Progress
+) -> str:
     """The same texts cut and named otherwise are others."""
-    inside = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else json.dumps(tokenizer.get_vocab())
-    asked = [type(tokenizer).__name__, inside, tokenizer.eos_token_id, add_end]
-    found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
-    for document in documents:
+    inside = json.loads(tokenizer.backend_tokenizer.to_str())
+    for setting_of_a_call in ("truncation", "padding"):
+        inside.pop(setting_of_a_call, None)
+    found = hashlib.blake2b(json.dumps([inside, tokenizer.eos_token_id, add_end]).encode(), digest_size=16)
+    for number, document in enumerate(documents):
+        said("comparing", number, len(documents))
         text = document.text.encode()
         found.update(f"{document.name!r} {len(text)} ".encode())
         found.update(text)
@@ -56,54 +76,62 @@ def _fingerprint(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBa
 
 
 def _write(
-    place: Path,
-    documents: Sequence[Document],
-    tokenizer: PreTrainedTokenizerBase,
-    add_end: bool,
-    progress: Progress | None,
+    place: Path, documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase, add_end: bool, said: Progress
 ) -> None:
-    """Many files of many documents each; renamed into place when all are there."""
-    unfinished = place.with_name(f"{place.name}.{os.getpid()}.unfinished")
-    unfinished.mkdir()
-    files = 0
+    """Documents one after another in large files; renamed into place when all are there."""
+    with _writing(place.parent):
+        unfinished = Path(tempfile.mkdtemp(".unfinished", f"{place.name}.", place.parent))
+    listed: list[tuple[int, int, str, int, int]] = []  # file, length, name, words, bytes
     waiting: list[TokenizedDocument] = []
+    files = tokens = 0
     try:
-        for number, document in enumerate(documents):
-            if progress is not None:
-                progress(number, len(documents))
-            waiting += tokenize([document], tokenizer, add_end=add_end)
-            if sum(map(len, waiting)) >= TOKENS_OF_A_FILE:
-                _save(waiting, unfinished / _file(files))
-                files, waiting = files + 1, []
-        if waiting:
-            _save(waiting, unfinished / _file(files))
-        (unfinished / "files.json").write_text(json.dumps({"files": files + bool(waiting)}), encoding="utf-8")
-        if not place.exists():  # else another was faster
-            unfinished.rename(place)
-    except (OSError, SafetensorError) as error:
-        free = shutil.disk_usage(place.parent).free / 1e6
-        raise OSError(
-            f"tokens could not be written to {place.parent} ({error}; {free:,.1f} MB were free): each token "
-            "takes four bytes. When there is room on the disk, run the same again"
-        ) from error
+        for start in range(0, len(documents), DOCUMENTS_AT_A_TIME):
+            said("tokenizing", start, len(documents))
+            new = tokenize(documents[start : start + DOCUMENTS_AT_A_TIME], tokenizer, add_end=add_end)
+            waiting += new
+            listed += [(files, len(d), d.name, d.words, d.bytes) for d in new]
+            tokens += sum(map(len, new))
+            if tokens >= TOKENS_OF_A_FILE or start + DOCUMENTS_AT_A_TIME >= len(documents):
+                with _writing(place.parent):
+                    save_file({"ids": torch.cat([d.ids for d in waiting])}, unfinished / _file(files))
+                files, tokens, waiting = files + 1, 0, []
+        with _writing(place.parent):
+            (unfinished / DOCUMENTS).write_text(json.dumps(listed), encoding="utf-8")
+            try:
+                unfinished.rename(place)
+            except OSError:
+                if not place.exists():  # else, where there are no locks, another was faster
+                    raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        free = shutil.disk_usage(there).free / 1e6
+        raise OSError(
+            getattr(error, "errno", None) or errno.EIO,
+            f"tokens could not be written to {folder} ({error}; {free:,.1f} MB were free): each takes four bytes. When "
+            "there is room on the disk, run the same again",
+        ) from error
 
 
 def _file(number: int) -> str:
     return f"tokens-{number:05}.safetensors"
 
 
-def _save(documents: Sequence[TokenizedDocument], file: Path) -> None:
-    about = [{"name": d.name, "words": d.words, "bytes": d.bytes} for d in documents]
-    save_file({str(i): d.ids for i, d in enumerate(documents)}, file, {"documents": json.dumps(about)})
-
-
 def _read(place: Path) -> list[TokenizedDocument]:
-    """Ids stay in the file until they are looked at."""
-    documents = []
-    for number in range(json.loads((place / "files.json").read_text(encoding="utf-8"))["files"]):
+    """Ids stay in the files until they are looked at."""
+    documents: list[TokenizedDocument] = []
+    listed = json.loads((place / DOCUMENTS).read_text(encoding="utf-8"))
+    for number, of_file in groupby(listed, key=itemgetter(0)):
         with safe_open(place / _file(number), "pt") as file:
-            for i, about in enumerate(json.loads(file.metadata()["documents"])):
-                documents.append(TokenizedDocument(ids=file.get_tensor(str(i)), **about))
+            ids = file.get_tensor("ids")
+        about = list(of_file)
+        for (_, _, name, words, size), part in zip(about, ids.split([one[1] for one in about]), strict=True):
+            documents.append(TokenizedDocument(name, part, words, size))
     return documents

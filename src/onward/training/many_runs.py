@@ -54,9 +54,9 @@ class RunsProgress(ProgressBar):
         self.done_before += size
         self.tokens_before += size
 
-    def prepare(self, done: int, documents: int) -> None:
+    def prepare(self, what: str, done: int, documents: int) -> None:
         """Before a run trains, its texts may have to be tokenized, which takes hours for a whole library."""
-        facts = f"tokenizing, document {done:,} of {documents:,}"
+        facts = f"{what}, document {done:,} of {documents:,}"
         if self.bar:
             self.bar.update(self.task, description=self.label, facts=facts)
         elif time.monotonic() - self.last_line >= self.seconds_between_lines:
