@@ -12,8 +12,11 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from onward import WindowRecurrenceConfig, add_recurrence
+from onward.corpora import Document
 from onward.models.window_recurrent.carriers import CARRIERS
-from onward.streams import TokenizedDocument
+from onward.streams import TokenizedDocument, tokenize
+from onward.training import TrainingRecipe
+from onward.vocabularies import train_vocabulary
 
 WINDOW, SPANS = 12, 3
 
@@ -33,11 +36,14 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     CARRIERS.update(before)
 
 
+def small_gpt2() -> GPT2LMHeadModel:
+    sizes = {"vocab_size": 50, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+
+
 def model_with(**fields: Any) -> Any:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 50, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
-    backbone = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
-    return add_recurrence(backbone, WindowRecurrenceConfig(**fields, window=WINDOW)).double().eval()
+    return add_recurrence(small_gpt2(), WindowRecurrenceConfig(**fields, window=WINDOW)).double().eval()
 
 
 def ids_of(model: Any, length: int = 5 * WINDOW + 5) -> torch.Tensor:
@@ -108,3 +114,16 @@ def test_summary_tokens_follow_every_whole_window(example: Any) -> None:
     added = [100, 101, 102, 103]
     expected = [*range(8), *added, *range(8, 16), *added, 16, 17, 18]
     assert example.with_summaries(document, 100).ids.tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["weighted", "gated", "summaries"])
+def test_a_trial_trains_and_reads(example: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(example, "TEXT", 24)
+    texts = [Document(str(i), f"number {i}: " + "some words to read, " * 20) for i in range(4)]
+    tokenizer = train_vocabulary(texts, 300)
+    backbone = small_gpt2()
+    backbone.resize_token_embeddings(len(tokenizer))
+    documents = tokenize(texts, tokenizer)
+    recipe = TrainingRecipe(batch_size=2, windows_per_segment=3, max_tokens=300, warmup_steps=1, patience=None)
+    found = example.trial(name, backbone, documents[:2], documents[2:], recipe, tokenizer)
+    assert set(found) == {"true", "swapped"} and all(0 < loss < 10 for loss in found.values())

@@ -106,7 +106,8 @@ def losses_of_carriers(losses: dict[str, float], seeds: tuple[int, ...] = (0, 1)
     for name, variant in carriers.variants(sizes).items():
         for seed in seeds:
             loss = losses.get(name, 3.0) + 0.1 * seed
-            read = {"true": loss, "swapped": loss + 0.125, "overlap 32": loss, "overlap 8": loss - 0.5}
+            read = {"true": loss, "swapped": loss + 0.125}
+            read |= {"overlap 32": loss, "overlap 8": loss - 0.5, "overlap 4": loss}
             curves = {"by_position": [loss], "by_window": [loss]}
             found = {name: {"loss": number, "word_perplexity": number, **curves} for name, number in read.items()}
             outcomes[run_name(sizes, "books", variant, seed)] = {

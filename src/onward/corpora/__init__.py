@@ -8,7 +8,7 @@
     load_corpus("installed-code:torch,transformers")  source code, one document per package
     load_corpus("pg19"), load_corpus("wikitext-103")  the papers' data sets; source= reads local copies
 
-To add a corpus, write one function in named.py.
+To add a corpus, write one function with `@corpus("name")` on it that returns a `Corpus`, as those in named.py do.
 """
 
 from __future__ import annotations
@@ -19,23 +19,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .documents import Corpus, CorpusError, Document, LazyDocuments, split_documents
+from .documents import SPLITS, Corpus, CorpusError, Document, LazyDocuments, split_documents
 from .files import load_documents, local_corpus, read_text
 from .hub import hub_corpus, load_hub_data_set
-from .named import CORPORA, corpus
+from .named import CORPORA, corpus, installed_code, pg19, pg19_all, shakespeare, wikitext_103
 
 __all__ = [
     "CORPORA",
+    "SPLITS",
     "Corpus",
     "CorpusError",
     "Document",
     "LazyDocuments",
     "corpus",
+    "installed_code",
     "load_corpus",
     "load_documents",
     "load_hub_data_set",
+    "pg19",
+    "pg19_all",
     "read_text",
+    "shakespeare",
     "split_documents",
+    "wikitext_103",
 ]
 
 

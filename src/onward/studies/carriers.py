@@ -155,7 +155,7 @@ def rows_of(sizes: Sizes) -> dict[str, Reading]:
     for name, variant in variants(sizes).items():
         rows[name] = Reading(variant, sizes.longest // 2 if name == LONGEST else 0)
         if name == PLAIN:
-            rows |= {f"{PLAIN}, {overlap} read again": Reading(variant, overlap) for overlap in sizes.more_overlaps}
+            rows |= {f"{PLAIN}, {overlap} read again": Reading(variant, overlap) for overlap in variant.others}
     return rows
 
 
@@ -246,7 +246,8 @@ def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Rep
             f"Windows of {sizes.window} tokens; the longest context is a plain model trained and read with "
             f"{sizes.longest}, at least half of it before every token.",
             "FLOPs are all matrix products of a window with a memory, carrier and language model head included, and "
-            "what is read again. Plain windows that overlap show what the same FLOPs do without a memory.",
+            "what is read again"
+            + ("; plain windows that overlap show what they do without a memory." if sizes.more_overlaps else "."),
             "By content: how much worse the model reads with the memory of another document.",
         ),
     )
