@@ -44,22 +44,16 @@ class Weighted(Spans):
         self.key = nn.Parameter(torch.zeros(len(self.layers), self.width))
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
-        weights = [
-            torch.exp((hidden[layer - 1] @ key / math.sqrt(self.width)).clamp(-10, 10))[..., None]
-            for layer, key in zip(self.layers, self.key, strict=True)
-        ]
-        weighted, plain = list(hidden), list(hidden)
-        for layer, weight in zip(self.layers, weights, strict=True):
-            weighted[layer - 1], plain[layer - 1] = hidden[layer - 1] * weight, weight
-        sums, counts = super().summarise(weighted, keep, index)
-        return sums, super().summarise(plain, keep, index)[0], counts
-
-    def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
-        return tuple(a + b for a, b in zip(earlier, later, strict=True))
+        weighted = list(hidden)
+        for layer, key in zip(self.layers, self.key, strict=True):
+            taken_in = hidden[layer - 1]
+            weight = torch.exp((taken_in @ key / math.sqrt(self.width)).clamp(-10, 10))[..., None]
+            weighted[layer - 1] = torch.cat([taken_in * weight, weight], -1)  # summed beside what they weigh
+        return super().summarise(weighted, keep, index)
 
     def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
-        sums, weights, counts = summary
-        means = sums / weights.clamp(min=1e-6)
+        sums, counts = summary
+        means = sums[..., :-1] / sums[..., -1:].clamp(min=1e-6)
         return super().carry((means * counts[:, None, :, None], counts), previous, has_previous)
 
 
