@@ -68,7 +68,7 @@ class Gated(Spans):
         self.gate_down = nn.Parameter(torch.randn(layers, 2 * self.width, config.rank) / math.sqrt(2 * self.width))
         self.gate_up = nn.Parameter(torch.zeros(layers, config.rank, self.width))
 
-    def _aged(self, means: Tensor, seen: Tensor) -> Tensors:
+    def aged(self, means: Tensor, seen: Tensor) -> Tensors:
         ages = self.by_age[::-1]
         (state, known), *older = zip(means.split(ages, 2), seen.split(ages, 1), strict=True)
         (new, arrived), *aged = [coarser(*window, spans) for window, spans in zip(older, ages, strict=False)]

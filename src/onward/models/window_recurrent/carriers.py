@@ -325,11 +325,11 @@ class Spans(Carrier):
         sums, counts = summary
         means, seen = (sums / counts.clamp(min=1)[:, None, :, None]).to(previous[0].dtype), counts > 0
         first = first_of_document(means[:, :, 0], previous[0][:, :, 0], has_previous)
-        older, older_seen = self._aged(previous[0][:, :, 1:], previous[1][:, 1:] & has_previous[:, None])
+        older, older_seen = self.aged(previous[0][:, :, 1:], previous[1][:, 1:] & has_previous[:, None])
         means = torch.cat([first[:, :, None], older, means[:, :, 1:]], dim=2)
         return means, torch.cat([seen[:, :1], older_seen, seen[:, 1:]], dim=1)
 
-    def _aged(self, means: Tensor, seen: Tensor) -> Tensors:
+    def aged(self, means: Tensor, seen: Tensor) -> Tensors:
         """The spans of all windows but the oldest, each of them a window older. means: [B, I, V - 1, k] and
         seen: [B, V - 1], of the oldest window first."""
         windows = zip(means.split(self.by_age[::-1], 2), seen.split(self.by_age[::-1], 1), strict=True)
