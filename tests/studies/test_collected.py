@@ -19,9 +19,13 @@ def saved(**more: Any) -> dict[str, Any]:
         {"claim": "Longer is better", "paper_saw": "1 -> 2", "we_saw": "0.5 ± 0.1 better", "verdict": HOLDS},
         {"claim": "and cheaper", "paper_saw": "yes", "we_saw": "no", "verdict": FAILS},
     ]
-    outcomes = {"a": {"seconds": 3600.0}, "b": {"seconds": 1800.0}}
+    outcomes = {name: _run(seconds, threads) for name, seconds, threads in (("a", 3600.0, 1), ("b", 900.0, 2))}
     facts = {"scale": "laptop", "seeds": 3, "runs": "2 of 2 have ended", "summary": "Both were read."}
     return facts | {"claims": claims, "outcomes": outcomes} | more
+
+
+def _run(seconds: float, threads: int) -> dict[str, Any]:
+    return {"seconds": seconds, "circumstances": {"machine": {"threads": threads}}}
 
 
 def put(place: Path, name: str, content: dict[str, Any]) -> Path:

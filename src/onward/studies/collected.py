@@ -50,7 +50,8 @@ def _counts(saved: Mapping[str, Any]) -> list[str]:
 
 
 def _hours(saved: Mapping[str, Any]) -> str:
-    return f"{sum(outcome['seconds'] for outcome in saved['outcomes'].values()) / 3600:.1f}"
+    outcomes = saved["outcomes"].values()
+    return f"{sum(o['seconds'] * o['circumstances']['machine']['threads'] for o in outcomes) / 3600:.1f}"
 
 
 def _section(name: str, saved: Mapping[str, Any], folder: Path, page: Path) -> str:
