@@ -26,6 +26,12 @@ STYLES: dict[str, dict[str, Any]] = {
     "full context": {"marker": "D", "linestyle": "-.", "color": "0.45"},
 }
 BINS = 24  # points of a curve
+MARKERS = "osD^v<>Pp*hX"
+
+
+def marker(number: int) -> str:
+    """For as many things as there are; far from the first they begin again."""
+    return MARKERS[number % len(MARKERS)]
 
 
 def plot_by_position(rows: Sequence[Row]) -> Figure:

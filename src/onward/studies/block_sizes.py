@@ -56,9 +56,23 @@ def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         "A larger size",
         summary_of(claims),
         [Table("Table 2", SCALE_COLUMNS, rows)],
-        claims=claims,
-        notes=NOTES,
+        {"bits": plot_scale(readings)} if rows else {},
+        claims,
+        NOTES,
     )
+
+
+def plot_scale(readings: BlockReadings) -> Figure:
+    """Every seed of every row: what differs between rows is small beside what differs between seeds."""
+    figure = Figure(figsize=(6, 2.6), layout="constrained")
+    panel = figure.subplots()
+    for place, row in enumerate(SCALE_ROWS):
+        for seed, bits in readings.of(row).items():
+            panel.plot(bits, place, color="0.0", marker=plots.marker(seed), fillstyle="none", markersize=6)
+    panel.set_yticks(range(len(SCALE_ROWS)), [row.name for row in SCALE_ROWS])
+    panel.set_ylim(len(SCALE_ROWS) - 0.5, -0.5)
+    panel.set_xlabel("test loss (bits per token); a sign for each seed")
+    return figure
 
 
 SCALE_COLUMNS = ("model", "parameters", "bits per token", "word perplexity", "paper, bits", "paper, word perplexity")

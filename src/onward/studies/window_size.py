@@ -206,9 +206,6 @@ def report_pareto(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     )
 
 
-MARKERS = "osD^v<>Pp*hX"
-
-
 def plot_pareto(found: Sequence[Point]) -> Figure:
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     panel = figure.subplots()
@@ -217,7 +214,7 @@ def plot_pareto(found: Sequence[Point]) -> Figure:
         line = sorted((p.flops, p.perplexity.mean, p.window) for p in found if p.label == label)
         flops, perplexities, windows = zip(*line, strict=True)
         ours = label.startswith("recurrent")
-        look: dict[str, Any] = {"color": "0.0" if ours else "0.6", "marker": MARKERS[number % len(MARKERS)]}
+        look: dict[str, Any] = {"color": "0.0" if ours else "0.6", "marker": plots.marker(number)}
         look["fillstyle"] = "full" if ours else "none"
         panel.plot(flops, perplexities, label=label, linewidth=0.8, markersize=5, **look)
         for x, y, window in zip(flops, perplexities, windows, strict=True):
