@@ -26,7 +26,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All runs of Table 2, at the smallest scale."""
     folder = tmp_path_factory.mktemp("windows")
     said = run(f"study backbone --scale smoke --out {folder}")
-    assert "| GPT-2's shape |" in said
+    assert "| Llama's shape |" in said
     left = re.search(r"figures are in (\S+)", said)
     assert left and (Path(left[1]) / "report.html").is_file()
     said = run(f"study overlap-books --scale smoke --seeds 1 --out {folder}")

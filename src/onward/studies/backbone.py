@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from transformers import (
     AutoConfig,
     GPT2Config,
-    GPT2LMHeadModel,
     LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -36,20 +36,20 @@ from .training_runs import check_texts, some_of, tokenizer_of, train_once, vocab
 
 @dataclass(frozen=True)
 class Decoder:
-    """Shaped like GPT-2; `name` instead of all else where a pretrained one is there. `bytes_of_each` are read of the
+    """Shaped like Llama; `name` instead of all else where a pretrained one is there. `bytes_of_each` are read of the
     encyclopedia, and of the books."""
 
     name: str | None = None
-    layers: int = 8
+    layers: int = 4
     width: int = 256
     heads: int = 4
     vocabulary: int = 8_000
     context: int = 512
-    tokens: int = 8_000_000
+    tokens: int = 3_000_000
     rows: int = 2
     learning_rate: float = 1e-3
     warmup_steps: int = 400
-    evaluate_every: int = 1_000_000
+    evaluate_every: int = 500_000
     bytes_of_each: int = 30_000_000
     held: int = 12
     held_tokens: int = 4_000
@@ -108,7 +108,7 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
     end = tokenizer.eos_token_id
     config = decoder_config(decoder, vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end)
     # Plain windows as long as its context, each a segment of its own: how decoders are pretrained everywhere.
-    model = add_recurrence(GPT2LMHeadModel(config), carrier="none", window=decoder.context)
+    model = add_recurrence(LlamaForCausalLM(config), carrier="none", window=decoder.context)
     recipe = TrainingRecipe(
         learning_rate=decoder.learning_rate,
         batch_size=decoder.rows,
@@ -142,16 +142,19 @@ def decoder_config(decoder: Decoder, **more: Any) -> PreTrainedConfig:
         return KNOWN[decoder.name]()
     if decoder.name is not None:
         return AutoConfig.from_pretrained(decoder.name)
+    # In so short a training GPT-2's shape learns to use a dozen tokens and no more: after 5 million tokens, half of a
+    # context of 512 makes it no better than half of 64 does. Llama's shape gains 0.011 nats from it after 1.2 million.
     fields: dict[str, Any] = {
         "vocab_size": decoder.vocabulary,
-        "n_positions": decoder.context,
-        "n_embd": decoder.width,
-        "n_layer": decoder.layers,
-        "n_head": decoder.heads,
-        "activation_function": "gelu_pytorch_tanh",  # GPT-2's own, in one operation instead of eight
+        "max_position_embeddings": decoder.context,
+        "hidden_size": decoder.width,
+        "intermediate_size": 8 * decoder.width // 3 // 16 * 16,  # as many weights as 4 times the width without a gate
+        "num_hidden_layers": decoder.layers,
+        "num_attention_heads": decoder.heads,
+        "num_key_value_heads": decoder.heads,
+        "tie_word_embeddings": True,
     }
-    without_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    return GPT2Config(**fields | without_dropout | more)
+    return LlamaConfig(**fields | more)
 
 
 def _smollm2() -> LlamaConfig:
@@ -184,7 +187,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         return Report("A backbone of our own", "It has not been pretrained yet.", [])
     row = [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['training_seconds'] / 3600:.1f}"]
     columns = ("model", "parameters", "tokens", "hours", "validation loss, nats per token")
-    rows = [["GPT-2's shape", *row, f"{found['validation_loss']:.3f}"]]
+    rows = [["Llama's shape", *row, f"{found['validation_loss']:.3f}"]]
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     panel = figure.subplots()
     tokens, losses = zip(*found["curve"], strict=True)
