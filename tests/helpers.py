@@ -33,6 +33,14 @@ _AUTO = {
 }
 
 
+def moved(model: PreTrainedModel) -> PreTrainedModel:
+    """A loaded model, its weights in memory as a new model's are: in a file they begin anywhere, and on some processors
+    the last bit of a matrix product hangs on that."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+    return model
+
+
 def tiny_config(family: str, **overrides: Any) -> GPT2Config | BertConfig:
     """Weights are drawn wide, so that every part of the model matters to its output."""
     if family == "gpt2":

@@ -87,7 +87,8 @@ def load_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[s
     try:
         with safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {}).get("onward_state", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # As copies: in a file tensors begin anywhere, and on some processors a product's last bit hangs on that.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable state file: {error}") from error
     except json.JSONDecodeError:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from block_models import PRESETS, tiny
-from helpers import tokens
+from helpers import moved, tokens
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -63,12 +63,12 @@ def test_a_saved_model_comes_back_bit_for_bit(case: str, tmp_path: Path) -> None
     assert type(config) is BlockRecurrentConfig
     assert all(getattr(config, name) == getattr(model.config, name) for name in config.own_fields())
 
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    loaded = moved(AutoModelForCausalLM.from_pretrained(tmp_path))
     assert type(loaded) is BlockRecurrentForCausalLM and not loaded.training and is_tied(loaded)
     assert torch.equal(loaded(ids).logits, expected.logits)
     assert torch.equal(loaded(ids, state=expected.state).logits, model(ids, state=expected.state).logits)
 
-    bare = AutoModel.from_pretrained(tmp_path)
+    bare = moved(AutoModel.from_pretrained(tmp_path))
     assert type(bare) is BlockRecurrentModel
     assert torch.equal(bare(ids).last_hidden_state, model.model(ids).last_hidden_state)
 
@@ -77,7 +77,8 @@ def test_a_saved_model_comes_back_bit_for_bit(case: str, tmp_path: Path) -> None
 def test_a_bare_model_becomes_a_language_model(tmp_path: Path) -> None:
     model = build("Rec:fixed:skip")
     model.model.save_pretrained(tmp_path)
-    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(tokens(1, 9)).logits, model(tokens(1, 9)).logits)
+    loaded = moved(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert torch.equal(loaded(tokens(1, 9)).logits, model(tokens(1, 9)).logits)
 
 
 def names_in(folder: Path) -> set[str]:
@@ -95,7 +96,7 @@ def test_tied_weights_are_saved_once_and_untied_ones_twice(tmp_path: Path) -> No
     assert not is_tied(own)
     own.save_pretrained(tmp_path / "untied")
     assert names_in(tmp_path / "untied") == names_in(tmp_path / "tied") | {"lm_head.weight"}
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "untied")
+    loaded = moved(AutoModelForCausalLM.from_pretrained(tmp_path / "untied"))
     assert not is_tied(loaded) and torch.equal(loaded(tokens(1, 9)).logits, own(tokens(1, 9)).logits)
 
 
@@ -205,7 +206,8 @@ def test_new_words_can_be_added(tmp_path: Path) -> None:
     new = torch.full((1, 12), 104)
     assert model(new, labels=new).loss.isfinite()
     model.save_pretrained(tmp_path)
-    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(new).logits, model(new).logits)
+    loaded = moved(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert torch.equal(loaded(new).logits, model(new).logits)
     with pytest.raises(ValueError, match="the id 105, and the vocabulary 105 ids"):
         model(new + 1)
 

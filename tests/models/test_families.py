@@ -94,7 +94,8 @@ class TestFamily:
         model = recurrent(family)
         ids = tokens(2, WINDOW)
         assert torch.equal(model(ids).logits, original(ids).logits)
-        assert torch.equal(model(tokens(2, 12)).logits[:, :WINDOW], model(tokens(2, 12)[:, :WINDOW]).logits)
+        # The head has more rows of logits to make at once, which may round them differently.
+        assert_same(model(tokens(2, 12)).logits[:, :WINDOW], model(tokens(2, 12)[:, :WINDOW]).logits, model)
 
     @torch.no_grad()
     def test_without_recurrence_it_is_the_backbone_bit_for_bit(self, family):

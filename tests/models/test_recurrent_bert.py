@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import moved
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizer, pipeline
 
@@ -162,7 +163,7 @@ def test_every_head_is_saved_loaded_and_trained(kind: Any, tmp_path: Path) -> No
     loaded = kind.auto_class.from_pretrained(tmp_path)
     assert type(loaded) is kind and type(loaded.config) is RecurrentBertConfig
     given = ids(2, 3, 12) if "MultipleChoice" in kind.__name__ else ids(2, 12)
-    first, again = model(given), loaded.eval()(given)
+    first, again = model(given), moved(loaded).eval()(given)
     assert all(torch.equal(a, b) for a, b in zip(first.to_tuple(), again.to_tuple(), strict=True))
     labels: dict[str, Any] = {
         "RecurrentBertForMaskedLM": {"labels": given},

@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 from families import FAMILIES, VARIANTS, backbone, language_head, recurrent, tokens
+from helpers import moved
 from safetensors import safe_open
 from transformers import (
     AutoConfig,
@@ -35,7 +36,7 @@ OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_
 @torch.no_grad()
 def assert_same_model(model, other, ids=None):
     ids = tokens(2, 13) if ids is None else ids
-    first, second = model(ids), other(ids)
+    first, second = model(ids), moved(other)(ids)
     found = [name for name in OUTPUTS if first.get(name) is not None]
     assert found and [name for name in OUTPUTS if second.get(name) is not None] == found
     assert all(torch.equal(first[name], second[name]) for name in found)
