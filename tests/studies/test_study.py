@@ -90,6 +90,34 @@ def test_a_killed_study_goes_on(tmp_path: Path) -> None:
     assert done == ["square-1", "square-2", "square-3", "total"]
 
 
+def test_what_has_ended_elsewhere_is_known(tmp_path: Path) -> None:
+    """All of it, or what ended of it before something happened to that machine."""
+    there, done = tmp_path / "there", list[str]()
+    study = squares(done)
+    conduct(study, study.setting(), there, progress=False)
+    kept = there / "laptop" / "squares"
+    found = conduct(squares(again := []), study.setting(), tmp_path / "all", progress=False, known=[kept])
+    assert not again and found.summary == "4 are done."
+
+    saved = json.loads((kept / "results.json").read_text())
+    del saved["outcomes"]["total"]
+    (kept / "results.json").write_text(json.dumps(saved))
+    conduct(squares(again := []), study.setting(), tmp_path / "most", progress=False, known=[kept])
+    assert again == ["square-1", "square-2", "square-3", "total"], "it may need their models, which are not there"
+
+    trials = replace(study, runs=lambda setting: [replace(r, is_trial=r.name != "total") for r in study.runs(setting)])
+    done.clear()
+    conduct(trials, study.setting(), tmp_path / "trials", progress=False, known=[kept])
+    assert done == ["total"]
+
+    other = study.setting(changes={"base": 3})
+    with pytest.raises(FileExistsError, match="run square-1 with other settings .*base: 2 there, 3 here"):
+        conduct(trials, other, tmp_path / "other", progress=False, known=[kept])
+    assert not list((tmp_path / "other").glob("laptop/runs/*/outcome.json"))
+    with pytest.raises(ValueError, match="holds no results.json of a study"):
+        conduct(study, study.setting(), tmp_path / "none", progress=False, known=[tmp_path])
+
+
 def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.studies.study.SECONDS_BETWEEN_LOOKS", 0.01)
     done: list[str] = []

@@ -31,6 +31,10 @@ def study(
     only_report: Annotated[
         bool, typer.Option("--report", help="Run nothing: show what the runs that have ended come to.")
     ] = False,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(help="What a study has left elsewhere: runs that ended there are not done again.", metavar="DIR"),
+    ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Run nothing: how large models are, and what --gpus would take.")
     ] = False,
@@ -53,7 +57,7 @@ def study(
 
         say(table(chosen.runs(setting), gpus).markdown())
         return
-    found = report(chosen, setting, out) if only_report else conduct(chosen, setting, out)
+    found = report(chosen, setting, out) if only_report else conduct(chosen, setting, out, known=known or ())
     folder = out / setting.scale / chosen.name
     say(f"{found.markdown()}\nreport.html, table.md, results.json and the figures are in {folder}")
 

@@ -154,7 +154,7 @@ class _Place:
         name = f"{_family(sizes, self.corpus)}-rate-{row.slug}-{rate:g}"
         settings = self._settings(row, 0, sizes.probe_tokens) | {"rate": rate}
         do = partial(self._train, row, 0, rate, sizes.probe_tokens)
-        return Run(name, settings, do, self.needs, sizes.probe_tokens)
+        return Run(name, settings, do, self.needs, sizes.probe_tokens, is_trial=True)
 
     def main(self, row: Row, seed: int, trials: Mapping[str, Sequence[Run]]) -> Run:
         sizes: BlockSizes = self.setting.sizes

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import STUDIES
 from .intervals import FAILS, HOLDS, UNSEEN
-from .reporting import Claim, Table, table_of
+from .reporting import RESULTS, Claim, Table, table_of
 
 VERDICTS = (HOLDS, FAILS, UNSEEN)
 BEGINNING = f"""# Results
@@ -32,7 +32,7 @@ def collect(folder: Path, page: Path) -> str:
     """The text of `page`, whose links lead to `folder`; studies come in the order of `onward study`."""
     found = {name: json.loads(file.read_text(encoding="utf-8")) for name in STUDIES if (file := _file(folder, name))}
     if not found:
-        raise FileNotFoundError(f"{folder} holds no study: copy OUT/SCALE/STUDY there, with its results.json")
+        raise FileNotFoundError(f"{folder} holds no study: copy OUT/SCALE/STUDY there, with its {RESULTS}")
     rows = [[f"[{name}](#{name})", *_counts(saved), saved["runs"], _hours(saved)] for name, saved in found.items()]
     overview = Table("All studies", ("study", *VERDICTS, "runs", "hours of one core"), rows)
     sections = [_section(name, saved, folder / name, page) for name, saved in found.items()]
@@ -40,7 +40,7 @@ def collect(folder: Path, page: Path) -> str:
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    file = folder / name / "results.json"
+    file = folder / name / RESULTS
     return file if file.is_file() else None
 
 

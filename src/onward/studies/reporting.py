@@ -90,6 +90,7 @@ class Report:
         )
 
 
+RESULTS = "results.json"
 STYLE = (
     "body{font:16px/1.5 Georgia,serif;max-width:60em;margin:2em auto;padding:0 1em;color:#111;background:#fff}"
     "table{border-collapse:collapse;font-size:.9em}"
@@ -125,4 +126,4 @@ def write(
     tables = [asdict(table) for table in report.tables]
     claims = [asdict(claim) for claim in report.claims]
     content = {**facts, "summary": report.summary, "claims": claims, "tables": tables, "outcomes": dict(outcomes)}
-    write_json(folder / "results.json", content)
+    write_json(folder / RESULTS, content)

@@ -30,7 +30,7 @@ from ..training.checkpoints import all_checkpoints, alone_in, write_json
 from ..training.many_runs import RunsProgress
 from ..training.record import refuse_other
 from .planning import Plan
-from .reporting import Report, write
+from .reporting import RESULTS, Report, write
 
 SCALES = ("smoke", "laptop", "paper")
 SETTINGS, OUTCOME, MODEL = "settings.json", "outcome.json", "model"
@@ -59,7 +59,8 @@ class Run:
     """`settings` are all that shapes the outcome, which `do` returns. `needs` names runs that must have ended before.
     `size` says how long it takes next to other runs, in tokens; `parts`, how often it trains; `plan`, what a run that
     trains a model would take at the papers' scale. `by` whom it is done where several processes work together: "all" of
-    them, the "first" while the others wait, or "one" that was started alone."""
+    them, the "first" while the others wait, or "one" that was started alone. `is_trial`: others need no more of it than
+    its outcome."""
 
     name: str
     settings: Mapping[str, Any]
@@ -69,6 +70,7 @@ class Run:
     parts: int = 1
     plan: Callable[[], Plan] | None = None
     by: str = "all"
+    is_trial: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,16 +152,24 @@ class Work:
         return json.loads((self.folder_of(run) / OUTCOME).read_text(encoding="utf-8"))
 
     def has_ended(self, run: str) -> bool:
-        """Refuses what has ended with other settings, which must not be mistaken for it."""
         if not (self.folder_of(run) / OUTCOME).is_file():
             return False
-        ended = self.outcome_of(run)
+        self._check_same(run, self.outcome_of(run), self.folder_of(run))
+        return True
+
+    def _check_same(self, run: str, ended: Outcome, place: Path) -> None:
+        """Refuses what has ended with other settings, which must not be mistaken for it."""
         of_run = {"settings": self._described[run]["settings"]}
         there = {"settings": ended["settings"]}
         if "needs" in ended:
             of_run, there = of_run | {"needs": self._described[run]["needs"]}, there | {"needs": ended["needs"]}
-        refuse_other(self.folder_of(run), "run", _flat(there), _flat(of_run))
-        return True
+        refuse_other(place, f"run {run}", _flat(there), _flat(of_run))
+
+    def take_over(self, run: str, ended: Outcome, place: Path) -> None:
+        """What has ended elsewhere, and was kept at `place`, has ended here too."""
+        self._check_same(run, ended, place)
+        self.folder_of(run).mkdir(parents=True, exist_ok=True)
+        write_json(self.folder_of(run) / OUTCOME, ended)
 
     def check_claim(self, run: str) -> None:
         """What a folder holds before its run has ended gives way to what is wanted now, unless something would be lost
@@ -195,14 +205,21 @@ class Work:
         return self.outcome_of(self.best_of(trials))["learning_rate"] if trials else otherwise
 
 
-def conduct(study: Study, setting: Setting, out: str | Path, progress: bool = True) -> Report:
-    """Does what has not been done yet, and writes what it comes to into `out`/`study.name`.
+def conduct(
+    study: Study, setting: Setting, out: str | Path, progress: bool = True, known: Sequence[str | Path] = ()
+) -> Report:
+    """Does what has not been done yet, and writes what it comes to into `out`/`study.name`. `known` are folders that
+    studies left, here or elsewhere: what ended there is not done again.
 
     Under `accelerate launch` or torchrun, processes share the training of every run; see `Run.by`.
     """
     together = _Together()
     runs = [run for run in study.runs(setting) if run.by != "one" or together.count == 1]
     work = Work(out, setting, runs)
+    if together.is_first:
+        for folder in known:
+            _take_over(Path(folder), runs, work)
+    together.wait()
     missing = [run for run in runs if not work.has_ended(run.name)]
     if missing and study.check is not None:
         study.check(work)
@@ -231,6 +248,24 @@ def conduct(study: Study, setting: Setting, out: str | Path, progress: bool = Tr
         if isinstance(work.display, RunsProgress):
             work.display.close()
     return report(study, setting, out, written=together.is_first)
+
+
+def _take_over(folder: Path, runs: Sequence[Run], work: Work) -> None:
+    """Outcomes are all that was kept there: where a run that is still to do needs more of another, a model or a
+    vocabulary, that one is done again."""
+    try:
+        ended = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["outcomes"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder} holds no {RESULTS} of a study: give a copy of OUT/SCALE/STUDY") from error
+    by_name = {run.name: run for run in runs}
+    known = {run.name for run in runs if run.name in ended and not work.has_ended(run.name)}
+    to_do = [run for run in runs if run.name not in known and not work.has_ended(run.name)]
+    while to_do:
+        again = [by_name[need] for need in to_do.pop().needs if need in known and not by_name[need].is_trial]
+        known -= {run.name for run in again}
+        to_do += again
+    for name in sorted(known):
+        work.take_over(name, ended[name], folder)
 
 
 class _Together:

@@ -202,6 +202,7 @@ def _trials(setting: Setting, corpus: str, variant: Variant) -> list[Run]:
             partial(_train, setting, corpus, variant, 0, rate, sizes.probe_tokens),
             _backbone(sizes),
             sizes.probe_tokens or 1,
+            is_trial=True,
         )
         for rate in sizes.rates
     ]
