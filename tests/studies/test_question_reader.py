@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,21 @@ from families import WIDTH, recurrent, tokens
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from onward.finetuning.run import FineTuner
+from onward.models.window_recurrent import CARRIERS
 from onward.questions import EncodedQuestion, Question
 from onward.studies import question_reader
 from onward.studies.question_plans import roberta
 from onward.studies.question_reader import (
     NO_TOKEN,
+    READ,
     InOrder,
     QuestionReader,
+    Recipe,
     answer,
     best_span,
     collate,
+    learn,
     read_swapped,
     span_head,
 )
@@ -135,23 +141,48 @@ def test_swapped_memories(variant: str) -> None:
     chunks = [chunks_of(question) for question in questions]
 
     @cache
-    def read(row: int, window: int) -> Any:
-        """One row, one window: it sees what the other's window before it has left, or the other's last."""
-        state = None
-        if window:
-            left = read(others[row], min(window, len(chunks[others[row]])) - 1).state
-            state = replace(read(row, window - 1).state, memory=left.memory)
+    def read(row: int, window: int, lender: int | None = None) -> Any:
+        """One row, one window, after its own one before, or with what the lender's has left, or the lender's last."""
+        state = read(row, window - 1, lender).state if window else None
+        if window and lender is not None:
+            left = read(lender, min(window, len(chunks[lender])) - 1).state  # read with its own memories
+            state = replace(state, memory=left.memory)
         ids, types = chunks[row][window]
         prefix = questions[row].prefix
         return model.reader(ids, token_type_ids=types, prefix_length=prefix, state=state, output_hidden_states=True)
 
     swapped = read_swapped(model, batch, others)
     for row, question in enumerate(questions):
-        windows = [read(row, window) for window in range(len(chunks[row]))]
+        windows = [read(row, window, others[row]) for window in range(len(chunks[row]))]
         scores = model.spans(torch.cat([window.hidden_states[-1][0] for window in windows]))
         assert_close(swapped.starts[row, question.prefix : len(question)], scores[question.prefix :, 0])
         assert_close(swapped.kinds[row], windows[-1].logits[0])
     assert not torch.allclose(swapped.kinds[0], whole.kinds[0])
+
+
+def test_a_constant_begins_where_memories_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def stop(trainer: Any, *given: Any, **more: Any) -> None:
+        drawn.append(torch.get_rng_state())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FineTuner, "train", stop)
+    questions = InOrder(some_questions(), 2, 1, seed=0)
+    model, other = reader("constant"), reader("pooled")
+    for begun in (model, other):
+        with pytest.raises(KeyboardInterrupt):
+            learn(begun, questions, batch_of, Recipe(1e-3, None, 2, 0.1, 0, 10), tmp_path)
+    real = other.reader.eval()
+    real.carrier = CARRIERS["pooled"](real.config).double()  # as new as one is before training
+    batch = batch_of([questions[0], questions[1]])
+    batch = {name: batch[name] for name in (*READ, "attention_mask")}
+    with torch.no_grad():
+        memory = real(**batch).state.memory
+    means = [part.mean(0, keepdim=True) for part in memory if part.is_floating_point()]
+    assert means and all(map(torch.allclose, model.reader.carrier.learned, means))
+    assert means[0].abs().max() > 0.01
+    assert torch.equal(*drawn), "dropout is the same as for other carriers"
 
 
 def chunks_of(question: EncodedQuestion) -> list[tuple[Tensor, Tensor]]:

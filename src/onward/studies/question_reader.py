@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..finetuning.run import FineTuner
 from ..models.window_recurrent import WindowRecurrentForSequenceClassification
 from ..questions import KINDS, SPAN, EncodedQuestion
 from ..state import where_rows
+from ..training.segments import real_memories
 from .question_scores import Answers
 from .training_runs import has_bf16
 
@@ -118,23 +120,28 @@ def best_span(starts: Tensor, ends: Tensor, longest: int = LONGEST_ANSWER) -> tu
     return found
 
 
+READ = ("input_ids", "token_type_ids", "prefix_length")
+
+
 def read_swapped(model: QuestionReader, batch: Mapping[str, Tensor], others: Sequence[int]) -> Reading:
-    """Every window with the memory that row `others[r]`'s last window has left, instead of its own."""
-    given = {name: batch[name] for name in ("input_ids", "token_type_ids", "prefix_length") if name in batch}
+    """Every window with the memory that row `others[r]`'s last window has left, instead of its own. What is lent comes
+    from reading a document with its own memories: made with swapped ones, a document would meet itself again."""
+    given = {name: batch[name] for name in READ if name in batch}
     mask, window = batch["attention_mask"].bool(), model.reader.config.window
     prefix = batch["prefix_length"][:, None]
     # Window 0 begins with the prefix; the others have so much less room for what is new.
     number = ((torch.arange(mask.shape[1], device=mask.device) - prefix) // (window - prefix)).clamp(min=0)
     hidden: Any = 0
-    state = memory = read = None
+    own: Any = None
+    lent: Any = None
+    read: Any = None
     for current in range(int(number[mask].max()) + 1):
         inside = mask & (number == current)
+        state = None if read is None else replace(read.state, memory=lent).swap_memories(others)
         read = model.reader(**given, attention_mask=inside, state=state, output_hidden_states=True)
         hidden = hidden + read.hidden_states[-1]  # zeros where nothing was read
-        left = read.state.memory
-        memory = left if memory is None else where_rows(inside.any(1), left, memory)
-        state = replace(read.state, memory=memory).swap_memories(others)
-    assert read is not None
+        own = (read if state is None else model.reader(**given, attention_mask=inside, state=own)).state
+        lent = own.memory if lent is None else where_rows(inside.any(1), own.memory, lent)
     return model.scored(hidden, read.logits, batch["attention_mask"], batch["prefix_length"])
 
 
@@ -205,6 +212,21 @@ class Learner(FineTuner):
     """Carriers have a learning rate of their own."""
 
     carrier_rate: float | None = None
+
+    def begin_anew(self) -> None:
+        """A constant begins where the memories are that it stands for."""
+        model: Any = self.model
+        reader = model.reader
+        if reader.config.carrier == "constant":
+            questions: Any = self.train_dataset
+            rows = min(self.args.per_device_train_batch_size, len(questions))
+            batch = self._prepare_inputs(self.data_collator([questions[place] for place in range(rows)]))
+            given = {name: batch[name] for name in (*READ, "attention_mask") if name in batch}
+            with torch.random.fork_rng():
+                memories = real_memories(reader, partial(reader, **given))
+            if len(memories[0]):
+                reader.carrier.start_from(tuple(memories))
+        super().begin_anew()
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from .. import windows
-from ..models.window_recurrent import CARRIERS, WindowRecurrentForCausalLM
+from ..models.window_recurrent import CARRIERS, WindowRecurrentForCausalLM, WindowRecurrentModel
 from ..streams import Segments, TokenizedDocument
 from .feeding import OF_MASKS, DocumentFeeding
 from .trainable import trainable
@@ -63,7 +64,10 @@ class SegmentFeeding(DocumentFeeding):
             return
         with torch.random.fork_rng():
             batch = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
-            memories = real_memories(self.model, batch)
+            ids, mask = batch["input_ids"], batch["attention_mask"]
+            # No one looks at the logits; one is the fewest that can be asked for.
+            read = partial(self.model, ids, mask, use_cache=False, logits_to_keep=1)
+            memories = real_memories(self.model, read)
         # Each process has read another part of the batch.
         reduce = trainer.accelerator.reduce
         sums = [reduce(m.sum(0, keepdim=True), reduction="sum") for m in memories]
@@ -73,15 +77,14 @@ class SegmentFeeding(DocumentFeeding):
 
 
 @torch.no_grad()
-def real_memories(model: WindowRecurrentForCausalLM, batch: Mapping[str, Tensor]) -> list[Tensor]:
-    """What a new carrier of the kind that the model's constant stands for carries after the batch, of the
+def real_memories(model: WindowRecurrentModel, read: Callable[[], Any]) -> list[Tensor]:
+    """What a new carrier of the kind that the model's constant stands for carries after a batch is `read`, of the
     rows that carry something; the floating-point parts only."""
     constant, was_training = model.carrier, model.training
     model.carrier = CARRIERS[model.config.stands_for](model.config).to(model.device, model.dtype)
     model.eval()
     try:
-        # No one looks at the logits; one is the fewest that can be asked for.
-        state = model(batch["input_ids"], batch["attention_mask"], use_cache=False, logits_to_keep=1).state
+        state = read().state
     finally:
         model.carrier = constant
         model.train(was_training)
