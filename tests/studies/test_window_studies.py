@@ -88,13 +88,15 @@ def test_carriers_of_a_model_that_stays_as_it_is(place: Path) -> None:
     assert "| spans | 4 |" in said and "| constant for spans | 4 |" in said and "| history |" not in said
     saved = json.loads((place / "smoke" / "pretrained" / "results.json").read_text())["outcomes"]
     assert not any("rate-plain" in name or "rate-full" in name for name in saved), "what is not trained has no rate"
+    tried = {name.split("-rate-")[1].rsplit("-", 1)[0] for name in saved if "-rate-" in name}
+    assert tried == {"pooled-paper", "pooled", "recurrent", "constant", "fading-history"}, "all others have their own"
     names = [f"pretrained-books-plain-window24-seed{seed}" for seed in (0, 1)]
     first, second = (saved[name] for name in names)
     assert first["tokens"] == 0 and (first["name"], second["name"]) == tuple(names) and second["seed"] == 1
     assert second["read"] == first["read"] and second["settings"]["seed"] == 1
     models = place / "smoke" / "runs"
     backbone = load_file(models / "backbone" / "model" / "backbone" / "model.safetensors")
-    trained = load_file(models / "pretrained-books-spans-window24-seed1" / "model" / "model.safetensors")
+    trained = load_file(models / "pretrained-books-pooled-window24-seed1" / "model" / "model.safetensors")
     kept = {name.removeprefix("backbone."): tensor for name, tensor in trained.items() if name.startswith("backbone.")}
     assert set(backbone) <= set(kept) and all(torch.equal(kept[name], backbone[name]) for name in backbone)
 

@@ -1,6 +1,6 @@
 """`carriers` and `pretrained`: ours. Every carrier beside its controls: the same backbone, text, tokens and windows.
 
-The longest context is a plain model of its own, trained on the same tokens in windows as long as the backbone allows,
+The longest context is a plain model of its own, trained on as many tokens in windows as long as the backbone allows,
 and read with half of them before every token. What a carrier recovers is the share that it wins back of what that model
 gains over plain windows; by content is what it loses when it reads the memory of another document.
 
@@ -24,8 +24,8 @@ from .overlap import baseline
 from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study, Work
 from .training_runs import check_texts
+from .windows import OVER_SEEDS, Readings, Variant, WindowSizes, constant, recurrent, window_runs
 from .windows import SCALES as WINDOW_SCALES
-from .windows import Readings, Variant, WindowSizes, constant, recurrent, window_runs
 
 CORPUS = "books"
 PAPERS = "pooled, the paper's"
@@ -54,7 +54,7 @@ def _carriers(spans: int, windows: int, window: int, fading: list[int]) -> dict[
 
 
 def _with(scale: str, carriers: Mapping[str, Mapping[str, Any]], longest: int) -> Sizes:
-    controls = ("pooled", "fading history")
+    controls = ("spans", "fading history")
     return Sizes(**vars(WINDOW_SCALES[scale]), carriers=carriers, controls=controls, longest=longest)
 
 
@@ -144,10 +144,6 @@ class Reading:
     def read(self) -> str:
         return f"overlap {self.overlap}" if self.overlap else "true"
 
-    def flops(self, readings: Readings) -> float:
-        counted = (o["counted_flops"] for o in readings.ended(self.variant).values() if "counted_flops" in o)
-        return next(counted) * self.variant.window / (self.variant.window - self.overlap)
-
 
 def rows_of(sizes: Sizes) -> dict[str, Reading]:
     """By what tables call them: plain windows that overlap are what the FLOPs of a carrier could buy instead."""
@@ -202,7 +198,7 @@ def read_all(sizes: Sizes, readings: Readings) -> Found:
         loss,
         {name: readings.of(row.variant, "swapped") for name, row in rows.items()},
         {name: readings.of(row.variant, row.read, "validation") for name, row in rows.items()},
-        {name: row.flops(readings) for name, row in rows.items() if loss[name]},
+        {name: flops for name, row in rows.items() if (flops := readings.counted_flops(row.variant, row.overlap))},
     )
 
 
@@ -249,6 +245,7 @@ def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Rep
             "what is read again"
             + ("; plain windows that overlap show what they do without a memory." if sizes.more_overlaps else "."),
             "By content: how much worse the model reads with the memory of another document.",
+            OVER_SEEDS,
         ),
     )
 
@@ -282,7 +279,7 @@ def _claims(sizes: Sizes, found: Found) -> list[Claim]:
         else:
             claims.append(Claim(claim, "ours", "the longest context itself gains nothing for sure", UNSEEN))
     ours, theirs = found.content(best), found.content(PAPERS)
-    twice = over(ours, {seed: 2 * content for seed, content in theirs.items()})
+    twice = over(ours, {seed: 2 * max(content, 0.0) for seed, content in theirs.items()})  # twice none is some
     if twice is not None and best != PAPERS:
         means = [sum(contents.values()) / len(contents) for contents in (ours, theirs)]
         seen = f"{means[0]:.4f} nats by content, the paper's {means[1]:.4f}"

@@ -15,8 +15,8 @@ from .overlap import baseline as overlap_baseline
 from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study
 from .training_runs import check_texts
+from .windows import OVER_SEEDS, Readings, Variant, WindowSizes, about_recurrent, plain_windows, recurrent, window_runs
 from .windows import SCALES as WINDOW_SCALES
-from .windows import Readings, Variant, WindowSizes, about_recurrent, plain_windows, recurrent, window_runs
 
 CORPUS = "books"
 
@@ -95,6 +95,7 @@ def report_sizes(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         (
             about_recurrent(sizes),
             "± is half a 95 % interval over seeds (Student); the gain is a paired difference of test losses.",
+            OVER_SEEDS,
         ),
     )
 
@@ -138,7 +139,7 @@ def points(sizes: Sizes, readings: Readings) -> list[Point]:
         for overlap in (variant.overlap, *variant.others):
             read = "true" if overlap == variant.overlap else f"overlap {overlap}"
             scores = readings.of(variant, read, value="word_perplexity")
-            flops = readings.flops(variant, overlap)
+            flops = readings.counted_flops(variant, overlap)
             if scores and flops is not None:
                 label = f"{variant.label}, overlap {overlap}"
                 interval, losses = Interval.of(list(scores.values())), readings.of(variant, read)
@@ -194,16 +195,20 @@ def report_pareto(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     return Report(
         "Perplexity against FLOPs",
         summary_of(claims),
-        [Table("Figure 5: perplexity and FLOPs", ("model", "window", "FLOPs/token", "test", "on the frontier"), rows)],
+        [Table("Figure 5: perplexity and FLOPs", COLUMNS_OF_PARETO, rows)],
         {"pareto": plot_pareto(found)} if found else {},
         claims,
         (
-            "Means over seeds. FLOPs by the paper's formula, without recurrence module and language model head.",
+            "Means over seeds. FLOPs are counted with recurrence and language model head, which the paper leaves out.",
+            OVER_SEEDS,
             about_recurrent(setting.sizes),
             "± is half a 95 % interval over seeds (Student); the frontier is that of the means. The claim is judged by "
             "paired differences of test losses, each recurrent model against the best plain one that costs no more.",
         ),
     )
+
+
+COLUMNS_OF_PARETO = ("model", "window", "FLOPs/token, counted", "test", "on the frontier")
 
 
 def plot_pareto(found: Sequence[Point]) -> Figure:
@@ -221,7 +226,7 @@ def plot_pareto(found: Sequence[Point]) -> Figure:
             panel.annotate(str(window), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=6)
     edge = sorted((p.flops, p.perplexity.mean) for p in found if p.on_frontier)
     panel.step(*zip(*edge, strict=True), where="post", color="0.0", linewidth=0.6, linestyle=":", label="frontier")
-    panel.set_xlabel("FLOPs per token (numbers: window)")
+    panel.set_xlabel("FLOPs per token, counted (numbers: window)")
     panel.set_ylabel("test perplexity, word level")
     panel.legend(frameon=False, fontsize=7)
     return figure

@@ -68,7 +68,7 @@ SCALES = {
         window=24,
         overlaps=(0, 4),
         more_overlaps=(8,),
-        recurrent={},
+        recurrent={"carrier": "spans", "history": [3]},
         tokens=2_000,
         epochs=1000,
         windows_per_segment=4,
@@ -91,21 +91,21 @@ SCALES = {
         window=64,
         overlaps=(0, 1, 2, 6, 11),  # as the paper's: 0, 1/60, 1/30, 1/10, 1/6 of a window
         more_overlaps=(16, 21, 32, 43),
-        recurrent={},
-        tokens=250_000,
+        recurrent={"carrier": "spans", "history": [15]},
+        tokens=200_000,
         epochs=1000,
         windows_per_segment=10,
         rows=4,
-        rates=(1e-4, 3e-4, 1e-3),
-        probe_tokens=75_000,
+        rates=(3e-5, 1e-4, 3e-4),
+        probe_tokens=60_000,
         schedule="linear",
         warmup_steps=20,
-        evaluate_every=250_000,
+        evaluate_every=200_000,
         patience=None,
         train_bytes=30_000_000,
         held=12,
-        held_tokens=3_000,
-        test_tokens=6_000,
+        held_tokens=4_000,
+        test_tokens=8_000,
         equal_steps=True,
         checkpointing=False,
     ),
@@ -131,11 +131,6 @@ class Variant:
         constant_of = chosen.pop("constant_of", None)  # a control, of the recurrent model with these fields
         config = WindowRecurrenceConfig(**chosen, window=self.window, overlap=self.overlap)
         return config.with_carrier("constant") if constant_of else config
-
-    @property
-    def kind(self) -> str:
-        """Those of a kind have one learning rate."""
-        return self.label if self.config.carrier == "none" else "recurrent"
 
     @property
     def carries(self) -> bool:
@@ -166,6 +161,9 @@ def about_recurrent(sizes: WindowSizes) -> str:
     )
 
 
+OVER_SEEDS = "Intervals are over seeds only: all have the same backbone and test documents."
+
+
 def constant(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
     return Variant("constant", {**sizes.recurrent, "constant_of": "recurrent"}, window, overlap)
 
@@ -177,16 +175,24 @@ def window_runs(setting: Setting, corpus: str, variants: Sequence[Variant]) -> l
     """The backbone, trials of learning rates, and every variant with every seed."""
     sizes: WindowSizes = setting.sizes
     before = backbone_runs(setting, sizes.decoder)
-    tried = {PLAIN: plain_windows(sizes.window), "recurrent": recurrent(sizes, sizes.window)}
-    tried |= {variant.kind: variant for variant in variants if variant.kind not in tried}
-    trained = {kind: variant for kind, variant in tried.items() if sizes.trains(variant)}
-    trials = {kind: _trials(setting, corpus, v) for kind, v in trained.items()} if len(sizes.rates) > 1 else {}
+    trials: dict[str, list[Run]] = {}
+    shared = [plain_windows(sizes.window), recurrent(sizes, sizes.window)] if sizes.train == "all" else []
+    for variant in (*shared, *variants):
+        kind = kind_of(sizes, variant)
+        if kind not in trials and sizes.trains(variant) and len(sizes.rates) > 1:
+            trials[kind] = _trials(setting, corpus, variant)
     seeds = range(setting.seeds)
     return [
         *before,
         *(trial for of_kind in trials.values() for trial in of_kind),
         *(_main(setting, corpus, variant, seed, trials) for seed in seeds for variant in variants),
     ]
+
+
+def kind_of(sizes: WindowSizes, variant: Variant) -> str:
+    """Those of a kind have one learning rate: all with a memory, since it is mostly their backbone's; where backbones
+    stay as they are, each has its own."""
+    return "recurrent" if variant.config.carrier != "none" and sizes.train == "all" else variant.label
 
 
 def run_name(sizes: WindowSizes, corpus: str, variant: Variant, seed: int) -> str:
@@ -197,7 +203,7 @@ def _trials(setting: Setting, corpus: str, variant: Variant) -> list[Run]:
     sizes: WindowSizes = setting.sizes
     return [
         Run(
-            f"{sizes.tag}{corpus}-rate-{variant.kind}-{rate:g}",
+            f"{sizes.tag}{corpus}-rate-{kind_of(sizes, variant)}-{rate:g}",
             _settings(setting, corpus, variant, 0, sizes.probe_tokens) | {"rate": rate},
             partial(_train, setting, corpus, variant, 0, rate, sizes.probe_tokens),
             _backbone(sizes),
@@ -213,7 +219,7 @@ def _main(
 ) -> Run:
     """With the learning rate that was best for its kind."""
     sizes: WindowSizes = setting.sizes
-    tried = [run.name for run in trials.get(variant.kind, ())]
+    tried = [run.name for run in trials.get(kind_of(sizes, variant), ())]
 
     # What is not trained is the same for every seed.
     same = run_name(sizes, corpus, variant, 0) if seed and not sizes.trains(variant) else None
@@ -387,6 +393,12 @@ class Readings:
     def flops(self, variant: Variant, overlap: int) -> float | None:
         ended = [outcome["flops"] for outcome in self.ended(variant).values() if "flops" in outcome]
         return ended[0][str(overlap)] if ended else None
+
+    def counted_flops(self, variant: Variant, overlap: int) -> float | None:
+        """With memory and language model head; what is read again is paid again."""
+        counted = (o["counted_flops"] for o in self.ended(variant).values() if "counted_flops" in o)
+        again = (variant.window - variant.overlap) / (variant.window - overlap)
+        return next((flops * again for flops in counted), None)
 
     def curve(self, variant: Variant, read: str = "true", value: str = "by_position") -> list[float | None]:
         """On test documents, the mean over seeds."""
