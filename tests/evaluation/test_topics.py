@@ -23,6 +23,7 @@ def test_topics_tell_texts_apart():
     sea, more_sea, land = model.mixtures([SEA, SEA * 3, LAND])
     assert divergences(sea[None], more_sea[None])[0] < 0.1 < divergences(sea[None], land[None])[0]
     assert model.mixtures(["unknown"])[0] == pytest.approx([0.5, 0.5])
+    assert model.known_words(["unknown", "the", SEA, SEA + SEA]).tolist() == [0, 0, 5, 10]
     again = TopicModel([SEA * 300, LAND * 300], topics=2)
     assert (again.mixtures([SEA]) == model.mixtures([SEA])).all()
 

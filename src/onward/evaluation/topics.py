@@ -36,6 +36,11 @@ class TopicModel:
         """[texts, topics]: rows of shares; of a text without a known word, all shares are the same."""
         return self._model.transform(self._counts.transform(texts))
 
+    def known_words(self, texts: Sequence[str]) -> np.ndarray:
+        """How many words of each text its mixture is made of."""
+        counted: Any = self._counts.transform(texts)
+        return np.asarray(counted.sum(-1)).ravel()
+
 
 def _pieces(text: str) -> list[str]:
     words = text.split()

@@ -26,8 +26,8 @@ from .overlap import baseline
 from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study, Work
 from .training_runs import check_texts
+from .windows import OVER_SEEDS, WindowSizes, about_recurrent, recurrent, run_name, training_texts, window_runs
 from .windows import SCALES as WINDOW_SCALES
-from .windows import WindowSizes, about_recurrent, recurrent, run_name, training_texts, window_runs
 
 CORPUS = "books"
 PAPER = {"recurrent": 0.5331, "plain": 0.5951}
@@ -83,7 +83,8 @@ def _write(sizes: Sizes, needs: Sequence[str], work: Work) -> Outcome:
         for name, ids in continued(plain, ours, batch, sizes.written).items():
             written[name] += tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False)
     texts = tokenizer.batch_decode(contexts, clean_up_tokenization_spaces=False)
-    model = TopicModel([document.text for document in training_texts(sizes, CORPUS, work)], sizes.topics)
+    texts_of_topics = partial(training_texts, sizes, CORPUS, work)
+    model = work.once("topics", lambda: TopicModel([document.text for document in texts_of_topics()], sizes.topics))
     of_contexts = model.mixtures(texts)
     found = {name: divergences(of_contexts, model.mixtures(continuations)) for name, continuations in written.items()}
     mean = {name: float(values.mean()) for name, values in found.items()}
@@ -94,6 +95,7 @@ def _write(sizes: Sizes, needs: Sequence[str], work: Work) -> Outcome:
     ]
     return {
         "divergence": mean,
+        "wordless": {name: float((model.known_words(texts) == 0).mean()) for name, texts in written.items()},
         "sign_test": tests,
         "samples": samples[: sizes.shown],
         "contexts": len(texts),
@@ -151,7 +153,9 @@ def report_topics(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         worst = [o["sign_test"][name]["p"] for o in ended.values() if name in o["sign_test"]]
         told = f"{PAPER[name]:.4f}" if name in PAPER else ""
         chance = f"{max(worst):.2g}" if worst else ""
-        rows.append([name, cell(found[name], 4), told, cell(lower, 1), "60" if name == "plain" else "", chance])
+        wordless = {seed: 100 * o["wordless"][name] for seed, o in ended.items()}
+        shares = [cell(lower, 1), "60" if name == "plain" else "", chance, cell(wordless, 1)]
+        rows.append([name, cell(found[name], 4), told, *shares])
     claims = []
     for claim, saw, other in (
         ("Continuations of the recurrent model stay closer to the topic than plain ones", "0.5951 -> 0.5331", "plain"),
@@ -171,13 +175,22 @@ def report_topics(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             f"{setting.sizes.written} tokens, always the likeliest; LDA with {setting.sizes.topics} topics.",
             "Lower: in how many contexts, of those that differ, the recurrent model was closer than this one; the "
             "likelihood of that by chance is the largest over seeds (sign test, two-sided).",
+            "Wordless: how many continuations have no word that topics are told by, and so no topic.",
             about_recurrent(setting.sizes),
-            "± is half a 95 % interval over seeds (Student).",
+            f"± is half a 95 % interval over seeds (Student). {OVER_SEEDS}",
         ),
     )
 
 
-COLUMNS = ("model", "divergence, bits", "the paper's", "recurrent lower, %", "the paper's", "by chance")
+COLUMNS = (
+    "model",
+    "divergence, bits",
+    "the paper's",
+    "recurrent lower, %",
+    "the paper's",
+    "by chance",
+    "wordless, %",
+)
 
 
 def _ended(setting: Setting, outcomes: Mapping[str, Outcome]) -> dict[int, Outcome]:

@@ -35,7 +35,7 @@ def _with(scale: str, **more: Any) -> Sizes:
 
 SCALES = {
     "smoke": _with("smoke", sizes=(16, 24), read_overlaps=(4,)),
-    "laptop": _with("laptop", sizes=(43, 64, 96, 128), read_overlaps=(2, 6, 11)),
+    "laptop": _with("laptop", sizes=(43, 64, 128), read_overlaps=(2, 6, 11)),
     "paper": Sizes(),
 }
 
