@@ -98,6 +98,9 @@ def test_what_has_ended_elsewhere_is_known(tmp_path: Path) -> None:
     kept = there / "laptop" / "squares"
     found = conduct(squares(again := []), study.setting(), tmp_path / "all", progress=False, known=[kept])
     assert not again and found.summary == "4 are done."
+    (tmp_path / "all" / "laptop" / "runs" / "total" / "outcome.json").unlink()
+    conduct(squares(again := []), study.setting(), tmp_path / "all", progress=False)
+    assert len(again) == 4, "what was known is not whole, and is done again when something needs it"
 
     saved = json.loads((kept / "results.json").read_text())
     del saved["outcomes"]["total"]
@@ -105,7 +108,10 @@ def test_what_has_ended_elsewhere_is_known(tmp_path: Path) -> None:
     conduct(squares(again := []), study.setting(), tmp_path / "most", progress=False, known=[kept])
     assert again == ["square-1", "square-2", "square-3", "total"], "it may need their models, which are not there"
 
-    trials = replace(study, runs=lambda setting: [replace(r, is_trial=r.name != "total") for r in study.runs(setting)])
+    def only_outcomes(setting: Setting) -> list[Run]:
+        return [replace(run, outcome_only=run.name != "total") for run in study.runs(setting)]
+
+    trials = replace(study, runs=only_outcomes)
     done.clear()
     conduct(trials, study.setting(), tmp_path / "trials", progress=False, known=[kept])
     assert done == ["total"]

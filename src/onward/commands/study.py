@@ -33,7 +33,10 @@ def study(
     ] = False,
     known: Annotated[
         list[Path] | None,
-        typer.Option(help="What a study has left elsewhere: runs that ended there are not done again.", metavar="DIR"),
+        typer.Option(
+            help="What a study has left elsewhere: runs that ended there are not done again. Again and again.",
+            metavar="DIR",
+        ),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Run nothing: how large models are, and what --gpus would take.")
@@ -50,6 +53,8 @@ def study(
     if name is None:
         say("\n".join(f"{study.name:20} {study.shows}" for study in STUDIES.values()))
         return
+    if known and (only_report or plan):
+        raise ValueError("--known is for runs, of which --report and --plan do none: leave one of them out")
     chosen = chosen_study(name)
     setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()))
     if plan:

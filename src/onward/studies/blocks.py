@@ -1,4 +1,4 @@
-"""Runs of block-recurrent models: rows of the paper's tables, trained on the same tokens of the same text."""
+"""Runs of block-recurrent models: rows of the paper's tables, trained on as many tokens of the same text."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class BlockSizes:
     """`changes` are sizes of the 12-layer base model, of which every row keeps its proportion. `rates` are tried on
     `probe_tokens` for Slide:13L and Rec:fixed:skip, and what is best on validation is taken, for models without and
     with recurrence. Where `vocabulary` is None, text is read as bytes. Training documents are cut into pieces of
-    `piece` characters where there are too few of them: rows with short segments read many at once. `rows_at_once`: how
-    many of a step's segments a process reads at a time, as many as fit its memory; None for all its share."""
+    `piece` characters: rows with short segments read many at once, and of long ones only the beginnings, where others
+    read far into a few. `rows_at_once`: how many of a step's segments a process reads at a time, as many as fit its
+    memory; None for all its share."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: int | None = 32_000
@@ -154,7 +155,7 @@ class _Place:
         name = f"{_family(sizes, self.corpus)}-rate-{row.slug}-{rate:g}"
         settings = self._settings(row, 0, sizes.probe_tokens) | {"rate": rate}
         do = partial(self._train, row, 0, rate, sizes.probe_tokens)
-        return Run(name, settings, do, self.needs, sizes.probe_tokens, is_trial=True)
+        return Run(name, settings, do, self.needs, sizes.probe_tokens, outcome_only=True)
 
     def main(self, row: Row, seed: int, trials: Mapping[str, Sequence[Run]]) -> Run:
         sizes: BlockSizes = self.setting.sizes

@@ -193,12 +193,13 @@ class Found:
 
 def read_all(sizes: Sizes, readings: Readings) -> Found:
     rows = rows_of(sizes)
+    flops = {name: readings.flops(row.variant, row.overlap, "counted_flops") for name, row in rows.items()}
     loss = {name: readings.of(row.variant, row.read) for name, row in rows.items()}
     return Found(
         loss,
         {name: readings.of(row.variant, "swapped") for name, row in rows.items()},
         {name: readings.of(row.variant, row.read, "validation") for name, row in rows.items()},
-        {name: flops for name, row in rows.items() if (flops := readings.counted_flops(row.variant, row.overlap))},
+        {name: count for name, count in flops.items() if count is not None},
     )
 
 

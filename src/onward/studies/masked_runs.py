@@ -150,7 +150,7 @@ def _pretraining(
 ) -> Run:
     settings = _pretraining_settings(setting, name, seed, tokens) | {"rate": rate}
     do = partial(_pretrain, setting, vocabulary.name, name, seed, rate, tokens)
-    return Run(f"mlm-rate-{slug(name)}-{rate:g}", settings, do, (vocabulary.name,), tokens, is_trial=True)
+    return Run(f"mlm-rate-{slug(name)}-{rate:g}", settings, do, (vocabulary.name,), tokens, outcome_only=True)
 
 
 def _main(

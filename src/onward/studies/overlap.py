@@ -67,7 +67,7 @@ def report(corpus: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Re
         found = {split: readings.of(variant, read, split, "word_perplexity") for split in ("validation", "test")}
         if not found["test"]:
             return
-        flops = [readings.flops(variant, overlap), readings.counted_flops(variant, overlap)]
+        flops = [readings.flops(variant, overlap, kind) for kind in ("flops", "counted_flops")]
         place = place_in_paper(sizes, overlap)
         known = place is not None and place < len(paper)
         told = [f"{number:.2f}" for number in paper[place]] if known and place is not None else ["", ""]

@@ -135,13 +135,15 @@ def read_swapped(model: QuestionReader, batch: Mapping[str, Tensor], others: Seq
     own: Any = None
     lent: Any = None
     read: Any = None
-    for current in range(int(number[mask].max()) + 1):
+    last = int(number[mask].max())
+    for current in range(last + 1):
         inside = mask & (number == current)
         state = None if read is None else replace(read.state, memory=lent).swap_memories(others)
         read = model.reader(**given, attention_mask=inside, state=state, output_hidden_states=True)
         hidden = hidden + read.hidden_states[-1]  # zeros where nothing was read
-        own = (read if state is None else model.reader(**given, attention_mask=inside, state=own)).state
-        lent = own.memory if lent is None else where_rows(inside.any(1), own.memory, lent)
+        if current < last:
+            own = (read if state is None else model.reader(**given, attention_mask=inside, state=own)).state
+            lent = own.memory if lent is None else where_rows(inside.any(1), own.memory, lent)
     return model.scored(hidden, read.logits, batch["attention_mask"], batch["prefix_length"])
 
 
@@ -214,13 +216,13 @@ class Learner(FineTuner):
     carrier_rate: float | None = None
 
     def begin_anew(self) -> None:
-        """A constant begins where the memories are that it stands for."""
+        """A constant begins where the memories are that it stands for, of the longest documents."""
         model: Any = self.model
         reader = model.reader
         if reader.config.carrier == "constant":
-            questions: Any = self.train_dataset
-            rows = min(self.args.per_device_train_batch_size, len(questions))
-            batch = self._prepare_inputs(self.data_collator([questions[place] for place in range(rows)]))
+            learned: Any = self.train_dataset
+            longest = sorted(learned.questions, key=len)[-self.args.per_device_train_batch_size :]
+            batch = self._prepare_inputs(self.data_collator(longest))
             given = {name: batch[name] for name in (*READ, "attention_mask") if name in batch}
             with torch.random.fork_rng():
                 memories = real_memories(reader, partial(reader, **given))

@@ -51,7 +51,7 @@ def _trials(task: Task, setting: Setting, name: str) -> list[Run]:
             partial(_train, task, setting, name, 0, rate, sizes.probe_questions, 1),
             size=task.tokens(setting, sizes.probe_questions),
             by="one",
-            is_trial=True,
+            outcome_only=True,
         )
         for rate in sizes.rates
     ]

@@ -34,6 +34,7 @@ from .reporting import RESULTS, Report, write
 
 SCALES = ("smoke", "laptop", "paper")
 SETTINGS, OUTCOME, MODEL = "settings.json", "outcome.json", "model"
+KNOWN = "known_from"  # in the outcome of a run that ended elsewhere
 SECONDS_BETWEEN_LOOKS = 5.0
 
 Outcome = dict[str, Any]
@@ -59,8 +60,8 @@ class Run:
     """`settings` are all that shapes the outcome, which `do` returns. `needs` names runs that must have ended before.
     `size` says how long it takes next to other runs, in tokens; `parts`, how often it trains; `plan`, what a run that
     trains a model would take at the papers' scale. `by` whom it is done where several processes work together: "all" of
-    them, the "first" while the others wait, or "one" that was started alone. `is_trial`: others need no more of it than
-    its outcome."""
+    them, the "first" while the others wait, or "one" that was started alone. `outcome_only`: others need
+    no more of it than its outcome, nothing that it leaves in its folder."""
 
     name: str
     settings: Mapping[str, Any]
@@ -70,7 +71,7 @@ class Run:
     parts: int = 1
     plan: Callable[[], Plan] | None = None
     by: str = "all"
-    is_trial: bool = False
+    outcome_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,11 +166,20 @@ class Work:
             of_run, there = of_run | {"needs": self._described[run]["needs"]}, there | {"needs": ended["needs"]}
         refuse_other(place, f"run {run}", _flat(there), _flat(of_run))
 
-    def take_over(self, run: str, ended: Outcome, place: Path) -> None:
-        """What has ended elsewhere, and was kept at `place`, has ended here too."""
-        self._check_same(run, ended, place)
-        self.folder_of(run).mkdir(parents=True, exist_ok=True)
-        write_json(self.folder_of(run) / OUTCOME, ended)
+    def take_over(self, outcomes: Mapping[str, Outcome], place: Path) -> None:
+        """What has ended elsewhere, and was kept at `place`, has ended here too, as far as outcomes go."""
+        for run, ended in outcomes.items():
+            self._check_same(run, ended, place)
+        for run, ended in outcomes.items():
+            self.folder_of(run).mkdir(parents=True, exist_ok=True)
+            write_json(self.folder_of(run) / OUTCOME, {**ended, KNOWN: str(place)})
+
+    def is_whole(self, run: Run) -> bool:
+        """Whether it has left all that others may need, not only its outcome."""
+        return run.outcome_only or KNOWN not in self.outcome_of(run.name)
+
+    def forget(self, run: str) -> None:
+        (self.folder_of(run) / OUTCOME).unlink(missing_ok=True)
 
     def check_claim(self, run: str) -> None:
         """What a folder holds before its run has ended gives way to what is wanted now, unless something would be lost
@@ -219,6 +229,7 @@ def conduct(
     if together.is_first:
         for folder in known:
             _take_over(Path(folder), runs, work)
+        _forget_what_is_needed_whole(runs, work)
     together.wait()
     missing = [run for run in runs if not work.has_ended(run.name)]
     if missing and study.check is not None:
@@ -251,21 +262,25 @@ def conduct(
 
 
 def _take_over(folder: Path, runs: Sequence[Run], work: Work) -> None:
-    """Outcomes are all that was kept there: where a run that is still to do needs more of another, a model or a
-    vocabulary, that one is done again."""
     try:
         ended = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["outcomes"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} holds no {RESULTS} of a study: give a copy of OUT/SCALE/STUDY") from error
+    missing = [run.name for run in runs if not work.has_ended(run.name)]
+    work.take_over({name: ended[name] for name in missing if name in ended}, folder)
+
+
+def _forget_what_is_needed_whole(runs: Sequence[Run], work: Work) -> None:
+    """Of what ended elsewhere, outcomes are all that is known: where a run that is still to do needs more of another, a
+    model or a vocabulary, that one is done again."""
     by_name = {run.name: run for run in runs}
-    known = {run.name for run in runs if run.name in ended and not work.has_ended(run.name)}
-    to_do = [run for run in runs if run.name not in known and not work.has_ended(run.name)]
+    to_do = [run for run in runs if not work.has_ended(run.name)]
     while to_do:
-        again = [by_name[need] for need in to_do.pop().needs if need in known and not by_name[need].is_trial]
-        known -= {run.name for run in again}
+        needed = [by_name[need] for need in to_do.pop().needs if need in by_name]
+        again = [run for run in needed if work.has_ended(run.name) and not work.is_whole(run)]
+        for run in again:
+            work.forget(run.name)
         to_do += again
-    for name in sorted(known):
-        work.take_over(name, ended[name], folder)
 
 
 class _Together:

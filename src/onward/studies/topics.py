@@ -83,8 +83,7 @@ def _write(sizes: Sizes, needs: Sequence[str], work: Work) -> Outcome:
         for name, ids in continued(plain, ours, batch, sizes.written).items():
             written[name] += tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False)
     texts = tokenizer.batch_decode(contexts, clean_up_tokenization_spaces=False)
-    texts_of_topics = partial(training_texts, sizes, CORPUS, work)
-    model = work.once("topics", lambda: TopicModel([document.text for document in texts_of_topics()], sizes.topics))
+    model = work.once("topics", lambda: TopicModel([d.text for d in training_texts(sizes, CORPUS, work)], sizes.topics))
     of_contexts = model.mixtures(texts)
     found = {name: divergences(of_contexts, model.mixtures(continuations)) for name, continuations in written.items()}
     mean = {name: float(values.mean()) for name, values in found.items()}

@@ -139,7 +139,7 @@ def points(sizes: Sizes, readings: Readings) -> list[Point]:
         for overlap in (variant.overlap, *variant.others):
             read = "true" if overlap == variant.overlap else f"overlap {overlap}"
             scores = readings.of(variant, read, value="word_perplexity")
-            flops = readings.counted_flops(variant, overlap)
+            flops = readings.flops(variant, overlap, "counted_flops")
             if scores and flops is not None:
                 label = f"{variant.label}, overlap {overlap}"
                 interval, losses = Interval.of(list(scores.values())), readings.of(variant, read)

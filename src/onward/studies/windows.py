@@ -12,7 +12,16 @@ from transformers import set_seed
 
 from .. import WindowRecurrenceConfig, add_recurrence, windows
 from ..corpora import Document
-from ..evaluation import Measures, NothingToSwap, cost, formula_flops_per_token, full_context, measure_memories, plain
+from ..evaluation import (
+    Measures,
+    NothingToSwap,
+    cost,
+    counted_flops_per_token,
+    formula_flops_per_token,
+    full_context,
+    measure_memories,
+    plain,
+)
 from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import TokenizedDocument, tokenize
 from ..training import TrainingRecipe
@@ -27,7 +36,7 @@ PLAIN = "plain"
 @dataclass(frozen=True)
 class WindowSizes:
     """`overlaps` are those of the paper's tables, `more_overlaps` of plain windows only; `recurrent` are fields of the
-    recurrent model's configuration. `rates` are tried on `probe_tokens`, for plain windows and for recurrence, and the
+    recurrent model's configuration. `rates` are tried on `probe_tokens`, for every kind of model (`kind_of`), and the
     best on validation are taken. Steps are of `rows` segments of `windows_per_segment` windows; with `equal_steps`,
     other windows and overlaps have as many tokens in a step, rather than as many windows. Of validation and test
     documents the first `held` are read, `held_tokens` of each (of test documents `test_tokens`). With
@@ -208,7 +217,7 @@ def _trials(setting: Setting, corpus: str, variant: Variant) -> list[Run]:
             partial(_train, setting, corpus, variant, 0, rate, sizes.probe_tokens),
             _backbone(sizes),
             sizes.probe_tokens or 1,
-            is_trial=True,
+            outcome_only=True,
         )
         for rate in sizes.rates
     ]
@@ -237,6 +246,7 @@ def _main(
         (same,) if same is not None else (*_backbone(sizes), *tried),
         sizes.tokens or 1,
         plan=partial(_plan, setting, corpus, variant),
+        outcome_only=not sizes.trains(variant),
     )
 
 
@@ -315,10 +325,18 @@ def _train(
     else:
         outcome = {"parameters": model.num_parameters(), "seed": seed, "tokens": 0, "said": "read as it is"}
     read = {split: _read(model.eval(), variant, documents) for split, documents in held.items()}
-    flops = {o: formula_flops_per_token(model, variant.window, o) for o in (variant.overlap, *variant.others)}
     spent = cost(model)
-    added = {"counted_flops": spent.counted, "parameters_added": spent.parameters_added}
-    return outcome | {"read": read, "flops": flops, "rows_and_windows": step_of(sizes, variant), **added}
+    added = {"parameters_added": spent.parameters_added, "rows_and_windows": step_of(sizes, variant)}
+    return outcome | {"read": read, **added, **flops_by_overlap(model, variant)}
+
+
+def flops_by_overlap(model: WindowRecurrentForCausalLM, variant: Variant) -> dict[str, dict[int, float]]:
+    """Per token, by the paper's formula, and counted with memory and language model head."""
+    read = {overlap: plain(model, variant.window, overlap) for overlap in variant.others} | {variant.overlap: model}
+    return {
+        "flops": {overlap: formula_flops_per_token(model, variant.window, overlap) for overlap in read},
+        "counted_flops": {overlap: counted_flops_per_token(reader) for overlap, reader in read.items()},
+    }
 
 
 def step_of(sizes: WindowSizes, variant: Variant) -> tuple[int, int]:
@@ -390,15 +408,10 @@ class Readings:
         names = {seed: run_name(self.sizes, self.corpus, variant, seed) for seed in range(self.seeds)}
         return {seed: self.outcomes[name] for seed, name in names.items() if name in self.outcomes}
 
-    def flops(self, variant: Variant, overlap: int) -> float | None:
-        ended = [outcome["flops"] for outcome in self.ended(variant).values() if "flops" in outcome]
+    def flops(self, variant: Variant, overlap: int, kind: str = "flops") -> float | None:
+        """Per token, by the paper's formula, or "counted_flops"."""
+        ended = [outcome[kind] for outcome in self.ended(variant).values() if kind in outcome]
         return ended[0][str(overlap)] if ended else None
-
-    def counted_flops(self, variant: Variant, overlap: int) -> float | None:
-        """With memory and language model head; what is read again is paid again."""
-        counted = (o["counted_flops"] for o in self.ended(variant).values() if "counted_flops" in o)
-        again = (variant.window - variant.overlap) / (variant.window - overlap)
-        return next((flops * again for flops in counted), None)
 
     def curve(self, variant: Variant, read: str = "true", value: str = "by_position") -> list[float | None]:
         """On test documents, the mean over seeds."""
