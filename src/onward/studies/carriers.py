@@ -272,15 +272,14 @@ def _claims(sizes: Sizes, found: Found) -> list[Claim]:
         claim = "A carrier wins back half of what the longest context gains"
         shares = found.recovered(best)
         if shares:
-            seen = f"{best} recovers {100 * sum(shares.values()) / len(shares):.1f} %"
+            seen = f"{best} recovers {cell({seed: 100 * share for seed, share in shares.items()}, 1)} %"
             claims.append(Claim(claim, "ours", seen, verdict(half)))
         else:
             claims.append(Claim(claim, "ours", "the longest context itself gains nothing for sure", UNSEEN))
     ours, theirs = found.content(best), found.content(PAPERS)
     twice = over(ours, {seed: 2 * max(content, 0.0) for seed, content in theirs.items()})  # twice none is some
     if twice is not None and best != PAPERS:
-        means = [sum(contents.values()) / len(contents) for contents in (ours, theirs)]
-        seen = f"{means[0]:.4f} nats by content, the paper's {means[1]:.4f}"
+        seen = f"{cell(ours, 4)} nats by content, the paper's {cell(theirs, 4)}"
         claims.append(Claim("It carries twice the content of the paper's module", "ours", seen, verdict(twice)))
     other = found.overlapping(best)
     gain = over(found.loss[other], found.loss[best]) if other else None
