@@ -71,8 +71,8 @@ class SignTest:
 def sign_test(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> SignTest:
     from scipy.stats import binomtest
 
-    lower = sum(a < b for a, b in zip(first, second, strict=True))
-    pairs = sum(a != b for a, b in zip(first, second, strict=True))
+    lower = int(sum(a < b for a, b in zip(first, second, strict=True)))
+    pairs = int(sum(a != b for a, b in zip(first, second, strict=True)))
     if not pairs:
         return SignTest(0.5, 0, 1.0)
     return SignTest(lower / pairs, pairs, float(binomtest(lower, pairs).pvalue))
