@@ -277,7 +277,7 @@ def _claims(sizes: Sizes, found: Found) -> list[Claim]:
         else:
             claims.append(Claim(claim, "ours", "the longest context itself gains nothing for sure", UNSEEN))
     ours, theirs = found.content(best), found.content(PAPERS)
-    twice = over(ours, {seed: 2 * max(content, 0.0) for seed, content in theirs.items()})  # twice none is some
+    twice = over(ours, {seed: 2 * max(content, 0.0) for seed, content in theirs.items()})  # less than none is none
     if twice is not None and best != PAPERS:
         seen = f"{cell(ours, 4)} nats by content, the paper's {cell(theirs, 4)}"
         claims.append(Claim("It carries twice the content of the paper's module", "ours", seen, verdict(twice)))

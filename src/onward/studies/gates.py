@@ -174,7 +174,7 @@ LONGEST_TIMED_STEP = 8_192  # tokens
 
 
 def _step(config: Any, tokens: int) -> Any:
-    """A closure that does one step, its states and memories full as far into a document."""
+    """A closure that does one step, with states and memories as full as they are far into a document."""
     torch.manual_seed(0)
     model = BlockRecurrentForCausalLM(config).train()
     rows = max(1, tokens // config.segment_length)
