@@ -185,6 +185,24 @@ def test_a_constant_begins_where_memories_are(tmp_path: Path, monkeypatch: pytes
     assert torch.equal(*drawn), "dropout is the same as for other carriers"
 
 
+def test_answers_are_in_the_models_own_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    scored = QuestionReader.scored
+
+    def spy(model: QuestionReader, *given: Any) -> Any:
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return scored(model, *given)
+
+    monkeypatch.setattr(question_reader, "has_bf16", lambda: True)
+    monkeypatch.setattr(QuestionReader, "scored", spy)
+    model = reader("pooled").float()
+    learn(model, InOrder(some_questions(), 3, 1, seed=0), batch_of, Recipe(1e-3, None, 3, 0.1, 0, 10), tmp_path)
+    assert seen == [True], "it learns in bfloat16"
+    for swapped in (False, True):
+        answer(model, some_questions(), 0, rows=3, swapped=swapped)
+    assert seen == [True, False, False]
+
+
 def chunks_of(question: EncodedQuestion) -> list[tuple[Tensor, Tensor]]:
     """What is new in each window: ids and token types."""
     cuts = [0, *range(WINDOW, len(question), WINDOW - question.prefix), len(question)]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from test_masked_study import run
 
 from onward.evaluation import plain
-from onward.studies import STUDIES, carriers, overlap, topics, window_size, windows
+from onward.studies import STUDIES, carriers, overlap, topics, training_runs, window_size, windows
 from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval
 from onward.studies.windows import constant, recurrent, run_name
 from onward.windows import segment_length
@@ -35,12 +35,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_trainings_are_in_bfloat16_where_a_gpu_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("instruction", "has"), [("avx512_bf16", True), ("amx_bf16", True), ("avx512_f", False)])
+def test_bfloat16_needs_instructions_for_it(instruction: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True, "avx512_bf16": False, instruction: True})
+    assert training_runs.has_bf16() == has
+
+
+def test_trainings_are_in_bfloat16_where_there_is_hardware_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("onward.studies.training_runs.has_bf16", lambda: True)
     run(f"study backbone --scale smoke --out {tmp_path}")
     folder = tmp_path / "smoke" / "runs" / "backbone"
     assert json.loads((folder / "model" / "run.json").read_text())["recipe.bf16"]
-    assert math.isfinite(json.loads((folder / "outcome.json").read_text())["validation_loss"])
+    outcome = json.loads((folder / "outcome.json").read_text())
+    assert outcome["bf16"] and math.isfinite(outcome["validation_loss"])
 
 
 def test_overlaps(place: Path) -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from ..evaluation import plots
 from ..models.block_recurrent.configuration_block_recurrent import BASE as PAPER_SIZES
 from ..models.block_recurrent.configuration_block_recurrent import layer_at
-from .blocks import BASELINE, LAPTOP, RECURRENT, SMOKE, BlockReadings, BlockSizes, Row, block_runs
+from .blocks import BASELINE, LAPTOP, LAPTOP_OF_MANY, RECURRENT, SMOKE, BlockReadings, BlockSizes, Row, block_runs
 from .intervals import Interval, cell, differences, over, verdict
 from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study, Work
@@ -249,7 +249,7 @@ STUDIES = [
         "ablations",
         "Block-Recurrent, section 4.5: window, number of states, one or two recurrent layers",
         CORPORA,
-        {"smoke": SMOKE, "laptop": LAPTOP, "paper": BlockSizes()},
+        {"smoke": SMOKE, "laptop": LAPTOP_OF_MANY, "paper": BlockSizes()},
         runs_of_ablations,
         report_ablations,
         check,

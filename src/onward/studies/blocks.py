@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -76,6 +76,16 @@ LAPTOP = BlockSizes(
     piece=60_000,
     held=8,
     held_tokens=4_000,
+)
+LAPTOP_OF_MANY = replace(  # for studies of so many models that each must be smaller
+    LAPTOP,
+    changes={**LAPTOP.changes, "num_hidden_layers": 4},
+    tokens=400_000,
+    probe_tokens=160_000,
+    rates=(0.1, 0.2, 0.4),
+    warmup_steps=20,
+    evaluate_every=200_000,
+    piece=8_000,  # so that rows with long segments, which read few texts at once, read much the same as others
 )
 
 

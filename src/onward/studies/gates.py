@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from .. import BlockRecurrentForCausalLM
 from ..models.block_recurrent import PRESETS
-from .blocks import BASELINE, LAPTOP, RECURRENT, SMOKE, BlockReadings, BlockSizes, Row, block_runs
+from .blocks import BASELINE, LAPTOP_OF_MANY, RECURRENT, SMOKE, BlockReadings, BlockSizes, Row, block_runs
 from .intervals import Interval, cell, over, verdict
 from .reporting import Claim, Report, Table
 from .study import Outcome, Run, Setting, Study, Work
@@ -80,37 +80,21 @@ class Sizes(BlockSizes):
         return replace(self, **{**known, **self.of_texts.get(text, {})})
 
 
-def _with(sizes: BlockSizes, depth: int, **more: Any) -> Sizes:
-    """Shallower than the other studies' models, of which there are far fewer."""
-    return Sizes(**vars(sizes) | {"changes": {**sizes.changes, "num_hidden_layers": depth}} | more)
-
-
 # On bytes those that claims are about; on code those that the paper has figures of.
-FEWER_ROWS = {
+FEWER_ROWS: dict[str, dict[str, Any]] = {
     "books, bytes": {
         "rows": ("XL:512", "XL:2048", "Slide:12L", BASELINE, "Rec:lstm:skip", RECURRENT, "Feedback:fixed:skip")
     },
     "code": {"rows": tuple(row for row in PAPER if TEXTS["code"].told(row) is not None)},
 }
 SCALES = {
-    "smoke": _with(
-        SMOKE,
-        2,
+    "smoke": Sizes(
+        **vars(replace(SMOKE, changes={**SMOKE.changes, "num_hidden_layers": 2})),
         texts=("books", "books, bytes"),
         of_texts={"books, bytes": {"rows": (BASELINE, RECURRENT)}},
         timed_rounds=2,
     ),
-    "laptop": _with(
-        LAPTOP,
-        4,
-        tokens=400_000,
-        probe_tokens=160_000,
-        rates=(0.1, 0.2, 0.4),
-        warmup_steps=20,
-        evaluate_every=200_000,
-        piece=8_000,  # so that rows with long segments, which read few texts at once, read much the same as others
-        of_texts=FEWER_ROWS,
-    ),
+    "laptop": Sizes(**vars(LAPTOP_OF_MANY), of_texts=FEWER_ROWS),
     "paper": Sizes(
         of_texts={
             "latex": {"rates": (0.5,)},

@@ -25,6 +25,7 @@ from ..finetuning.run import FineTuner
 from ..models.window_recurrent import WindowRecurrentForSequenceClassification
 from ..questions import KINDS, SPAN, EncodedQuestion
 from ..state import where_rows
+from ..training.run import own_forward
 from ..training.segments import real_memories
 from .question_scores import Answers
 from .training_runs import has_bf16
@@ -306,7 +307,8 @@ def learn(
     )
     learner.carrier_rate = recipe.carrier_rate
     learner.remove_callback(PrinterCallback)
-    learner.begin()
+    with own_forward(model):  # or answers would be in bfloat16, but for those with swapped memories
+        learner.begin()
 
 
 # --- answering -------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from .question_reader import InOrder, QuestionReader, Recipe, answer, collate, l
 from .question_scores import Answers
 from .question_task import DISJOINT, MADE_UP, OURS, Prepared, Sizes, Task, carries, prepare, slug, variants
 from .study import MODEL, Outcome, Run, Setting, Work
+from .training_runs import has_bf16
 
 
 def runs(task: Task, setting: Setting) -> list[Run]:
@@ -141,6 +142,7 @@ def _train(
         "parameters": sum(p.numel() for p in model.parameters()),
         "learning_rate": rate,
         "seed": seed,
+        "bf16": has_bf16(),
         "questions": len(train),
         "without_span": sum(q.answer is None and q.question.kind == SPAN for q in train),
         "left_out": prepared.left_out,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import nn
 from transformers import (
     BertForMaskedLM,
     EarlyStoppingCallback,
@@ -115,17 +116,26 @@ def _train(
 
 @contextmanager
 def _left_as_found(model: PreTrainedModel) -> Iterator[None]:
-    """Trainer sets `use_cache`; accelerate puts a `forward` of its own on a model that trains in bfloat16."""
-    settings, attributes = dict(model.config.__dict__), set(model.__dict__)
+    """Trainer sets `use_cache`."""
+    settings = dict(model.config.__dict__)
     try:
-        yield
+        with own_forward(model):
+            yield
     finally:
         model.gradient_checkpointing_disable()
         model.config.__dict__.clear()
         model.config.__dict__.update(settings)
-        for name in ("forward", "_original_forward"):
-            if name not in attributes:
-                model.__dict__.pop(name, None)
+
+
+@contextmanager
+def own_forward(model: nn.Module) -> Iterator[None]:
+    """accelerate puts a `forward` of its own on a model that trains in bfloat16, which would stay there."""
+    attributes = set(model.__dict__)
+    try:
+        yield
+    finally:
+        for name in {"forward", "_original_forward"} - attributes:
+            model.__dict__.pop(name, None)
 
 
 # -- what is asked for
