@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_masked_study import run
 
-from onward import BlockRecurrentConfig
+from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from onward.corpora import Document
 from onward.studies import STUDIES, block_sizes, gates
 from onward.studies.blocks import BlockSizes, Row, run_name
@@ -48,12 +48,22 @@ def test_all_ablations_are_models() -> None:
             assert isinstance(config, BlockRecurrentConfig), scale
     laptop = STUDIES["ablations"].sizes["laptop"]
     rows = {row.name: row.config(laptop) for row in block_sizes.ablation_rows(laptop)}
-    assert rows["Rec:fixed:skip, two far apart"].recurrent_layers == [2, 5]
-    assert rows["Rec:fixed:skip, two side by side"].recurrent_layers == [4, 5]
+    assert rows["Rec:fixed:skip, two far apart"].recurrent_layers == [1, 3]
+    assert rows["Rec:fixed:skip, two side by side"].recurrent_layers == [2, 3]
     smaller = rows["Rec:fixed:skip, window 8"]
     assert (smaller.window, smaller.num_states, smaller.segment_length) == (8, 32, 256)
     deeper = rows["Rec:fixed:skip, one more layer"]
-    assert deeper.num_hidden_layers == 7 and deeper.recurrent_layers == [5]
+    assert deeper.num_hidden_layers == 5 and deeper.recurrent_layers == [3]
+
+
+def test_ablations_have_runs_of_the_gates_on_a_laptop() -> None:
+    runs = {name: {run.name: run.settings for run in STUDIES[name].runs(STUDIES[name].setting())} for name in SHARING}
+    shared = set(runs["gates"]) & set(runs["ablations"])
+    assert {"bpe-2000-books", "blocks4-books-slide-13l-seed2", "blocks4-books-rec-fixed-skip-seed0"} <= shared
+    assert all(runs["gates"][name] == runs["ablations"][name] for name in shared)
+
+
+SHARING = ("gates", "ablations")
 
 
 def bits(names: dict[str, float], study: str, **changes: Any) -> dict[str, Any]:
@@ -122,6 +132,23 @@ def test_every_row_reads_as_many_tokens_a_step(scale: str) -> None:
     sizes: BlockSizes = STUDIES["gates"].sizes[scale]
     for row in gates.ROWS:
         assert sizes.tokens_per_step % row.config(sizes).segment_length == 0, row.name
+
+
+def test_memories_are_full_when_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = STUDIES["gates"].sizes["smoke"]
+    config = Row("Memorizing:32k").config(sizes, vocab_size=99)
+    step = gates._step(config, sizes.tokens_per_step)
+    read, states = BlockRecurrentForCausalLM.forward, []
+
+    def spy(model: Any, *given: Any, state: Any = None, **more: Any) -> Any:
+        states.append(state)
+        return read(model, *given, state=state, **more)
+
+    monkeypatch.setattr(BlockRecurrentForCausalLM, "forward", spy)
+    step()
+    assert min(states[0].tokens) >= config.memory_size > config.segment_length
+    remembered = [layer.memory.keys.shape[2] for layer in states[0].layers if layer.memory is not None]
+    assert remembered == [config.memory_size]
 
 
 def test_texts_and_rows_that_are_none() -> None:

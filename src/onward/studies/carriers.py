@@ -87,7 +87,7 @@ PRETRAINED_SCALES = {
         train_bytes=5_000_000,
         held=8,
         held_tokens=1_000,
-        test_tokens=3_000,
+        test_tokens=2_000,
     ),
     "paper": _pretrained(
         "laptop",
