@@ -54,6 +54,9 @@ def test_window_models_have_the_papers_flops() -> None:
     # GPT-2 small's parameters; with the head that the formula leaves out, its FLOPs.
     assert plain.parameters == 124_439_808
     assert plain.flops_per_token == pytest.approx(plain.formula + 2 * 50257 * 768 + 2 * 12 * 300 * 768, rel=1e-3)
+    layers = plain.flops_per_token - 2 * 50257 * 768
+    overlapping = found["books-recurrent-window300-overlap50-seed0"].flops_per_token
+    assert overlapping == pytest.approx(1.2 * layers + 2 * 50257 * 768, rel=1e-3), "what is read again is not scored again"
 
 
 def test_block_models_have_the_papers_parameters() -> None:
