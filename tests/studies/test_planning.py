@@ -56,7 +56,7 @@ def test_window_models_have_the_papers_flops() -> None:
     assert plain.flops_per_token == pytest.approx(plain.formula + 2 * 50257 * 768 + 2 * 12 * 300 * 768, rel=1e-3)
     layers = plain.flops_per_token - 2 * 50257 * 768
     overlapping = found["books-recurrent-window300-overlap50-seed0"].flops_per_token
-    assert overlapping == pytest.approx(1.2 * layers + 2 * 50257 * 768, rel=1e-3), "what is read again is not scored again"
+    assert overlapping == pytest.approx(1.2 * layers + 2 * 50257 * 768, rel=1e-3), "read, not scored again"
 
 
 def test_block_models_have_the_papers_parameters() -> None:
