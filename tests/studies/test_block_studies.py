@@ -32,6 +32,10 @@ def test_smoke_of_gates(tmp_path: Path) -> None:
     assert as_bytes == {f"blocks2-books-bytes-{name}-seed0" for name in ("slide-13l", "rec-fixed-skip")}
     byte_wise = saved["blocks2-books-bytes-rec-fixed-skip-seed0"]
     assert byte_wise["test_bits"] == pytest.approx(byte_wise["test_bits_per_byte"], rel=0.02)  # the first is not scored
+    assert {"test_bits_swapped", "test_bits_ablated"} <= set(ours) and ours["test_bits_ablated"] != ours["test_bits"]
+    assert "test_bits_swapped" not in saved["blocks2-books-slide-13l-seed0"], "it carries nothing but its window"
+    lost = said.split("### Bits lost")[1].split("###")[0]
+    assert "| Memorizing:32k | " in lost and "| Rec:lstm:dual | " in lost and "| Slide:13L | " not in lost
     assert byte_wise["settings"]["bytes"] and not ours["settings"]["bytes"]
     assert ours["parameters"] - byte_wise["parameters"] == (300 - 257) * 32, "as many models, but for their letters"
 
@@ -95,6 +99,20 @@ def test_what_bits_come_to() -> None:
     (claim,) = (claim for claim in found.claims if "bytes" in claim.claim)
     assert claim.claim == "Recurrence is better than one more layer (books, bytes)" and claim.verdict == FAILS
     assert (claim.paper_saw, claim.we_saw) == ("0.989 -> 0.952", "-0.2500 ± 0.0000 bits per byte")
+
+
+def test_what_other_states_come_to() -> None:
+    outcomes = bits({"Rec:fixed:skip": 3.0, "Slide:13L": 3.5}, "gates")
+    for seed in (0, 1):
+        ours = outcomes[f"blocks2-books-rec-fixed-skip-seed{seed}"]
+        ours |= {"test_bits_swapped": ours["test_bits"] + 0.25, "test_bits_ablated": ours["test_bits"] + 0.5}
+    found = gates.report(STUDIES["gates"].setting("smoke", seeds=2), outcomes)
+    lost = found.tables[1]
+    assert list(lost.columns[1:3]) == ["books, another document's", "books, none"]
+    assert lost.rows == [["Rec:fixed:skip", "0.250 ± 0.000", "0.500 ± 0.000", "", ""]]
+    claim = found.claims[-1]
+    assert claim.claim == "Its states are about the document: another's are worse (ours, books)"
+    assert (claim.we_saw, claim.verdict) == ("0.2500 ± 0.0000 bits per token", HOLDS)
 
 
 def test_what_a_larger_size_comes_to() -> None:

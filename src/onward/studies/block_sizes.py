@@ -9,7 +9,19 @@ from matplotlib.figure import Figure
 from ..evaluation import plots
 from ..models.block_recurrent.configuration_block_recurrent import BASE as PAPER_SIZES
 from ..models.block_recurrent.configuration_block_recurrent import layer_at
-from .blocks import BASELINE, LAPTOP, LAPTOP_OF_MANY, RECURRENT, SMOKE, BlockReadings, BlockSizes, Row, block_runs
+from .blocks import (
+    ABOUT_CONTROLS,
+    BASELINE,
+    LAPTOP,
+    LAPTOP_OF_MANY,
+    RECURRENT,
+    SMOKE,
+    BlockReadings,
+    BlockSizes,
+    Row,
+    block_runs,
+    controls_table,
+)
 from .intervals import Interval, cell, differences, over, verdict
 from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Run, Setting, Study, Work
@@ -55,7 +67,7 @@ def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     return Report(
         "A larger size",
         summary_of(claims),
-        [Table("Table 2", SCALE_COLUMNS, rows)],
+        [Table("Table 2", SCALE_COLUMNS, rows), *controls_table({CORPUS: readings}, SCALE_ROWS)],
         {"bits": plot_scale(readings)} if rows else {},
         claims,
         NOTES,
@@ -78,6 +90,7 @@ def plot_scale(readings: BlockReadings) -> Figure:
 SCALE_COLUMNS = ("model", "parameters", "bits per token", "word perplexity", "paper, bits", "paper, word perplexity")
 NOTES = (
     "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits per token.",
+    ABOUT_CONTROLS,
     "The paper's columns are of PG19 and models of 320 million parameters, for the shape of the thing.",
 )
 
@@ -145,6 +158,7 @@ def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
         Table("Window", ("window", *(f"{preset}, bits" for preset in by_window)), windows),
         Table("States", COLUMNS_OF_STATES, [_ablation(str(n), found, base) for n, found in by_states.items()]),
         Table("Recurrent layers", COLUMNS_OF_LAYERS, [_ablation(n, found, base) for n, found in by_layers.items()]),
+        *controls_table({CORPUS: readings}, ablation_rows(sizes)),
     ]
     claims = _claims(sizes, by_window, by_states, by_layers)
     return Report(
@@ -153,7 +167,7 @@ def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
         tables,
         {"windows_and_states": plot(by_window, by_states)} if base else {},
         claims,
-        (NOTES[0], "Segments and, over windows, states stay as they are in the base model."),
+        (NOTES[0], ABOUT_CONTROLS, "Segments and, over windows, states stay as they are in the base model."),
     )
 
 

@@ -12,11 +12,13 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from .. import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from ..corpora import Document
-from ..evaluation import block_cost, measure
-from ..streams import tokenize
+from ..evaluation import Measures, NothingToSwap, block_cost, measure_memories
+from ..streams import TokenizedDocument, tokenize
 from ..training import TrainingRecipe
 from ..vocabularies import byte_tokenizer
+from .intervals import Interval, cell, over
 from .planning import plan_of
+from .reporting import Table
 from .study import Outcome, Run, Setting, Work
 from .training_runs import cut, some_of, tokenizer_of, train_once, vocabulary_run
 
@@ -219,15 +221,28 @@ class _Place:
         outcome = train_once(work, model, training, held[0], tokenizer, recipe)
         if outcome["validation_loss"] is None or not measured:
             return outcome
-        found = measure(model.eval(), held[1])
-        cost = block_cost(model)
+        read = _read(model.eval(), held[1])
+        found, cost = read["true"], block_cost(model)
         return outcome | {
             "test_bits": found.bits_per_token,
+            **{f"test_bits_{memory}": other.bits_per_token for memory, other in read.items() if memory in CONTROLS},
             "test_bits_per_byte": found.bits_per_byte,
             "test_word_perplexity": found.word_perplexity,
             "flops": cost.counted,
             "documents": [(d.name, round(d.nll, 4), d.tokens) for d in found.documents],
         }
+
+
+CONTROLS = {"swapped": "another document's", "ablated": "none"}
+
+
+def _read(model: BlockRecurrentForCausalLM, documents: Sequence[TokenizedDocument]) -> dict[str, Measures]:
+    """As it is, and what it carries replaced by another document's, or by what documents start from."""
+    memories = ["true", *CONTROLS] if model.config.recurrent_layers or model.config.memory_size else ["true"]
+    try:
+        return measure_memories(model, documents, memories=memories)
+    except NothingToSwap:
+        return measure_memories(model, documents, memories=[memory for memory in memories if memory != "swapped"])
 
 
 class BlockReadings:
@@ -240,3 +255,25 @@ class BlockReadings:
         names = {seed: run_name(self.setting.sizes, self.corpus, row, seed) for seed in range(self.setting.seeds)}
         ended = {seed: self.outcomes[name] for seed, name in names.items() if name in self.outcomes}
         return {seed: outcome[value] for seed, outcome in ended.items() if outcome.get(value) is not None}
+
+    def lost(self, row: Row, memory: str) -> Interval | None:
+        """By how many bits it reads worse with this in the place of what it carries."""
+        return over(self.of(row, f"test_bits_{memory}"), self.of(row))
+
+
+def controls_table(readings: Mapping[str, BlockReadings], rows: Sequence[Row]) -> list[Table]:
+    """For each text, what is lost without a document's own states and memories. None where nothing is carried."""
+    lost = {
+        row.name: [cell(found.lost(row, memory), 3) for found in readings.values() for memory in CONTROLS]
+        for row in rows
+    }
+    known = [[name, *cells] for name, cells in lost.items() if any(cells)]
+    columns = [f"{text}, {instead}" for text in readings for instead in CONTROLS.values()]
+    title = "Bits lost with other states and memories than a document's own"
+    return [Table(title, ["model", *columns], known)] if known else []
+
+
+ABOUT_CONTROLS = (
+    "Lost bits: how much worse a model reads with what another document carries, or with the states that documents "
+    "start from and no memories (none). It was not trained to read with none, so Slide:13L is the fairer baseline."
+)

@@ -14,7 +14,18 @@ from matplotlib.figure import Figure
 
 from .. import BlockRecurrentForCausalLM
 from ..models.block_recurrent import PRESETS
-from .blocks import BASELINE, LAPTOP_OF_MANY, RECURRENT, SMOKE, BlockReadings, BlockSizes, Row, block_runs
+from .blocks import (
+    ABOUT_CONTROLS,
+    BASELINE,
+    LAPTOP_OF_MANY,
+    RECURRENT,
+    SMOKE,
+    BlockReadings,
+    BlockSizes,
+    Row,
+    block_runs,
+    controls_table,
+)
 from .intervals import Interval, cell, over, verdict
 from .reporting import Claim, Report, Table
 from .study import Outcome, Run, Setting, Study, Work
@@ -201,12 +212,13 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     return Report(
         "Gates, windows and memories: Table 1",
         f"{len(held)} of {len(claims)} claims hold at this scale." if claims else "Too little has run to say anything.",
-        [Table("Table 1", columns, rows)],
+        [Table("Table 1", columns, rows), *controls_table(readings, ROWS)],
         {"bits": plot(setting, readings)} if rows else {},
         claims,
         (
             "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits.",
             "Step time: processor time of a training step of equally many tokens, relative to Slide:13L.",
+            ABOUT_CONTROLS,
             "Rows keep their proportion to the base model; the paper's columns are of 12 layers and other texts, for "
             "the shape of the thing.",
         ),
@@ -239,6 +251,10 @@ def _claims(text: str, readings: BlockReadings) -> list[Claim]:
         if gain is not None:
             saw = "not told" if None in told else f"{told[0]:g} -> {told[1]:g}"
             claims.append(Claim(f"{claim} ({text})", saw, f"{gain.text(4)} bits per {TEXTS[text].unit}", verdict(gain)))
+    lost = readings.lost(Row(RECURRENT), "swapped")
+    if lost is not None:
+        claim = f"Its states are about the document: another's are worse (ours, {text})"
+        claims.append(Claim(claim, "not tested", f"{lost.text(4)} bits per {TEXTS[text].unit}", verdict(lost)))
     return claims
 
 
