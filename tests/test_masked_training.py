@@ -1,6 +1,7 @@
 """Masked language models, plain and recurrent, trained by the same code as all others."""
 
 import json
+import math
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -87,6 +88,14 @@ def test_it_learns(kind, tmp_path):
     assert first > 3.3 and last < 3.1  # chance is ln 30 = 3.40
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert type(loaded) is MODELS[kind][1]
+
+
+@kinds
+def test_bfloat16(kind, tmp_path):
+    model = make_model(kind)
+    result = run(tmp_path, model, epochs=1, bf16=True)
+    assert math.isfinite(result.validation_loss) and model.dtype == torch.float32
+    assert "forward" not in model.__dict__
 
 
 @kinds

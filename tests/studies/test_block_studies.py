@@ -15,6 +15,7 @@ from onward.corpora import Document
 from onward.studies import STUDIES, block_sizes, gates
 from onward.studies.blocks import BlockSizes, Row, run_name
 from onward.studies.intervals import FAILS, HOLDS
+from onward.studies.study import described
 from onward.studies.training_runs import cut, some_of
 
 
@@ -61,7 +62,7 @@ def test_all_ablations_are_models() -> None:
 
 
 def test_ablations_have_runs_of_the_gates_on_a_laptop() -> None:
-    runs = {name: {run.name: run.settings for run in STUDIES[name].runs(STUDIES[name].setting())} for name in SHARING}
+    runs = {name: described(STUDIES[name].runs(STUDIES[name].setting())) for name in SHARING}
     shared = set(runs["gates"]) & set(runs["ablations"])
     assert {"bpe-2000-books", "blocks4-books-slide-13l-seed2", "blocks4-books-rec-fixed-skip-seed0"} <= shared
     assert all(runs["gates"][name] == runs["ablations"][name] for name in shared)
@@ -132,6 +133,7 @@ def test_what_ablations_come_to() -> None:
     assert [claim.verdict for claim in found.claims] == [HOLDS, HOLDS, HOLDS, HOLDS, FAILS]
     assert found.claims[0].we_saw == "0.7500 ± 0.0000 bits per token"
     assert "| 1 | 4.550 ± 0.635 | 0.5000 ± 0.0000 |" in found.markdown()
+    assert "two far apart: 1 and 2 of 3" in found.markdown()
     assert "Too little" in block_sizes.report_ablations(setting, {}).summary
 
 

@@ -193,10 +193,10 @@ def test_answers_are_in_the_models_own_precision(tmp_path: Path, monkeypatch: py
         seen.append(torch.is_autocast_enabled("cpu"))
         return scored(model, *given)
 
-    monkeypatch.setattr(question_reader, "has_bf16", lambda: True)
     monkeypatch.setattr(QuestionReader, "scored", spy)
     model = reader("pooled").float()
-    learn(model, InOrder(some_questions(), 3, 1, seed=0), batch_of, Recipe(1e-3, None, 3, 0.1, 0, 10), tmp_path)
+    recipe = Recipe(1e-3, None, 3, 0.1, 0, 10, bf16=True)
+    learn(model, InOrder(some_questions(), 3, 1, seed=0), batch_of, recipe, tmp_path)
     assert seen == [True], "it learns in bfloat16"
     for swapped in (False, True):
         answer(model, some_questions(), 0, rows=3, swapped=swapped)

@@ -232,6 +232,15 @@ def test_the_report_needs_nothing_beside_it(tmp_path: Path) -> None:
     assert all((tmp_path / "laptop" / "squares" / f"squares.{ending}").is_file() for ending in ("svg", "png"))
 
 
+def test_mixed_precisions_are_told(tmp_path: Path) -> None:
+    study = squares([])
+    assert "bfloat16" not in conduct(study, study.setting(), tmp_path, progress=False).markdown()
+    file = tmp_path / "laptop" / "runs" / "square-1" / "outcome.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"bf16": True}))
+    told = report(study, study.setting(), tmp_path).markdown()
+    assert "Of 3 trainings 1 were in bfloat16, the others in float32" in told
+
+
 def test_progress_is_one_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = squares([])
     conduct(study, study.setting(), tmp_path)

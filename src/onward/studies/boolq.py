@@ -38,7 +38,7 @@ CORPORA = {
 }
 SCALES = {
     "smoke": replace(SMOKE, longest=40),
-    "laptop": replace(LAPTOP, longest=512, questions=300, tested=200, probe_questions=100, rates=(3e-5, 1e-4, 3e-4)),
+    "laptop": replace(LAPTOP, longest=384, questions=800, tested=250, probe_questions=200, rates=(5e-5, 2e-4)),
     # No paper has sizes of it: as Table 3's, in windows so short that most passages of the Hub's fill more than one.
     "paper": Sizes(window=128, longest=4096, questions=9000, held=400),
 }

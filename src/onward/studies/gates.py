@@ -208,17 +208,18 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     columns = ["model", "step time", "paper"]
     for text in texts:
         columns += [f"{TEXTS[text].corpus}, bits per {TEXTS[text].unit}", "paper"]
+    lost = controls_table(readings, ROWS)
     held = [claim for claim in claims if claim.verdict == "holds"]
     return Report(
         "Gates, windows and memories: Table 1",
         f"{len(held)} of {len(claims)} claims hold at this scale." if claims else "Too little has run to say anything.",
-        [Table("Table 1", columns, rows), *controls_table(readings, ROWS)],
+        [Table("Table 1", columns, rows), *lost],
         {"bits": plot(setting, readings)} if rows else {},
         claims,
         (
             "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits.",
-            "Step time: processor time of a training step of equally many tokens, relative to Slide:13L.",
-            ABOUT_CONTROLS,
+            "Step time: processor time of a training step of equally many tokens, in float32, relative to Slide:13L.",
+            *([ABOUT_CONTROLS] if lost else []),
             "Rows keep their proportion to the base model; the paper's columns are of 12 layers and other texts, for "
             "the shape of the thing.",
         ),

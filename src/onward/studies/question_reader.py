@@ -25,10 +25,9 @@ from ..finetuning.run import FineTuner
 from ..models.window_recurrent import WindowRecurrentForSequenceClassification
 from ..questions import KINDS, SPAN, EncodedQuestion
 from ..state import where_rows
-from ..training.run import own_forward
+from ..training.run import on_cpu, own_forward
 from ..training.segments import real_memories
 from .question_scores import Answers
-from .training_runs import has_bf16
 
 LONGEST_ANSWER = 30
 NO_TOKEN = -100  # what cross_entropy leaves out
@@ -263,6 +262,7 @@ class Recipe:
     warmup: float
     seed: int
     checkpoint_every: int
+    bf16: bool = False
 
 
 def learn(
@@ -284,8 +284,8 @@ def learn(
         lr_scheduler_type="linear",
         warmup_steps=recipe.warmup,  # a share
         weight_decay=0.01,
-        bf16=has_bf16(),
-        use_cpu=not torch.accelerator.is_available(),
+        bf16=recipe.bf16,
+        use_cpu=on_cpu(),
         save_strategy="steps",
         save_steps=recipe.checkpoint_every,
         eval_strategy="no",

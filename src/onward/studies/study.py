@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
@@ -309,6 +309,7 @@ def report(study: Study, setting: Setting, out: str | Path, written: bool = True
     if setting.scale == "smoke":
         claims = [replace(claim, verdict="none: so small a scale says nothing") for claim in found.claims]
         found = replace(found, claims=claims, summary="So small a scale says nothing: it shows that all of it runs.")
+    found = replace(found, notes=[*found.notes, *_precisions(outcomes.values())])
     facts = {
         "study": study.name,
         "scale": setting.scale,
@@ -321,6 +322,14 @@ def report(study: Study, setting: Setting, out: str | Path, written: bool = True
     if written:
         write(found, work.out / study.name, facts, outcomes)
     return found
+
+
+def _precisions(outcomes: Iterable[Outcome]) -> list[str]:
+    """Whoever compares should know where they differ, as those of several machines may."""
+    trained = [bool(outcome.get("bf16")) for outcome in outcomes if "validation_loss" in outcome]
+    if all(trained) or not any(trained):
+        return []
+    return [f"Of {len(trained)} trainings {sum(trained)} were in bfloat16, the others in float32: `bf16` in {RESULTS}."]
 
 
 def described(runs: Sequence[Run]) -> dict[str, Outcome]:

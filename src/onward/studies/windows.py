@@ -169,7 +169,10 @@ def about_recurrent(sizes: WindowSizes) -> str:
     )
 
 
-OVER_SEEDS = "Intervals are over seeds only: all have the same backbone and test documents."
+OVER_SEEDS = (
+    "Intervals are over seeds only: test documents are the same for all, and so is the backbone where one machine has "
+    "done all runs."
+)
 
 
 def constant(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:

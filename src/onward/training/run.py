@@ -138,6 +138,11 @@ def own_forward(model: nn.Module) -> Iterator[None]:
             model.__dict__.pop(name, None)
 
 
+def on_cpu() -> bool:
+    """Where there is nothing faster, or where accelerate was told so."""
+    return not torch.accelerator.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+
+
 # -- what is asked for
 
 
@@ -226,8 +231,7 @@ def _arguments(
         max_grad_norm=recipe.max_grad_norm,
         gradient_checkpointing=recipe.gradient_checkpointing,
         bf16=recipe.bf16,
-        use_cpu=not torch.accelerator.is_available()
-        or os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true",
+        use_cpu=on_cpu(),
         eval_strategy="steps",
         eval_steps=plan.evaluate_every,
         save_strategy="steps",
