@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -241,12 +242,13 @@ def plot(by_window: Mapping[str, Mapping[int, Found]], by_states: Mapping[int, F
     return figure
 
 
-def _line(panel: object, found: Mapping[int, Found], **style: object) -> None:
+def _line(panel: Any, found: Mapping[int, Found], **style: object) -> None:
     points = [(x, Interval.of(list(values.values()))) for x, values in found.items() if values]
     errors: Sequence[float] = [interval.half or 0 for _, interval in points]
     places, means = [x for x, _ in points], [interval.mean for _, interval in points]
-    panel.errorbar(places, means, yerr=errors, capsize=2, linewidth=1, markersize=4, **style)  # type: ignore[attr-defined]
-    panel.set_xscale("log", base=2)  # type: ignore[attr-defined]
+    panel.errorbar(places, means, yerr=errors, capsize=2, linewidth=1, markersize=4, **style)
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(places, [str(place) for place in places])
 
 
 def runs_of_scale(setting: Setting) -> list[Run]:
