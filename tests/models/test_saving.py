@@ -166,7 +166,7 @@ def test_only_what_was_added_can_be_saved(family, head, tmp_path):
     inner.save_pretrained(tmp_path / "backbone")
     auto = AUTO[head or language_head(family)]
     config = WindowRecurrenceConfig(window=5, overlap=1)
-    model = add_recurrence(auto.from_pretrained(tmp_path / "backbone"), config)
+    model = add_recurrence(moved(auto.from_pretrained(tmp_path / "backbone")), config)
     model.save_pretrained(tmp_path / "added", added_only=True)
     written = {path.name for path in (tmp_path / "added").iterdir()}
     assert {"README.md", "config.json", "recurrence.safetensors"} <= written
