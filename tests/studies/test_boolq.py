@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,21 @@ from test_masked_study import run
 
 from onward.finetuning import DataError
 from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
+from onward.questions import Question
 from onward.studies import STUDIES, boolq, conduct
 from onward.studies.boolq import TASK, TRIVIAL
 from onward.studies.intervals import FAILS, HOLDS, UNSEEN
 from onward.studies.question_runs import build, load_encoder
-from onward.studies.question_task import CONSTANT, DISJOINT, OURS, PAPERS, chosen_questions, prepare, variants
+from onward.studies.question_task import (
+    CONSTANT,
+    DISJOINT,
+    OURS,
+    PAPERS,
+    chosen_questions,
+    prepare,
+    questions_tested,
+    variants,
+)
 from onward.studies.study import MODEL
 
 STUDY = STUDIES["boolq"]
@@ -47,19 +58,30 @@ def erasers_files(folder: Path, train: str, test: str, articles: str = "abcdefgh
     return places
 
 
+def test_tested_questions_are_drawn_from_all_of_a_file() -> None:
+    questions = [Question(str(n), "is it", (f"article {n}",), "yes" if n < 50 else "no") for n in range(100)]
+    sizes = STUDY.sizes["laptop"]
+    some = questions_tested(replace(sizes, tested=30), questions)
+    assert len(set(some)) == 30 and some == questions_tested(replace(sizes, tested=30), questions)
+    assert 5 < sum(question.answer == "no" for question in some) < 25, "files may be sorted"
+    assert questions_tested(replace(sizes, tested=None), questions) == questions
+
+
 def test_articles_beside_questions(tmp_path: Path) -> None:
     places = erasers_files(tmp_path, train="aabbccddxx", test="eefghxa")
-    setting = STUDY.setting("smoke", corpora=places, changes={"held": 2, "questions": 3, "tested": 4})
+    setting = STUDY.setting("smoke", corpora=places, changes={"held": 2, "questions": 2, "tested": 4})
+    whole = boolq.read(STUDY.setting("smoke", corpora=places, changes={"tested": 5}))
+    assert [q.question[-1] for q in whole.test.questions] == list("efgha"), "an article is not tested twice"
+    assert [q.id for q in whole.test.questions] == ["0", "2", "3", "4", "6"], "the first question about it"
+    assert [q.question[-1] for q in whole.train.questions] == list("bbccdd"), "none of them is learned from"
+    assert [q.answer for q in whole.train.questions] == ["yes", "no", "yes", "yes", "no", "yes"]
     found = boolq.read(setting)
-    assert [q.question[-1] for q in found.test.questions] == list("efgha"), "an article is not tested twice"
-    assert [q.id for q in found.test.questions] == ["0", "2", "3", "4", "6"], "the first question about it"
-    assert [q.question[-1] for q in found.train.questions] == list("aabbccdd"), "'a' is beyond those tested"
+    tested = {q.question[-1] for q in found.test.questions}
+    assert len(found.test.questions) == len(tested) == 4 and tested < set("efgha")
+    assert {q.question[-1] for q in found.train.questions} == set("abcd") - tested
     assert (found.train.left_out, found.test.left_out) == (2, 1)
-    assert [q.answer for q in found.train.questions] == ["no", "yes", "yes", "no", "yes", "yes", "no", "yes"]
-    tested_too = boolq.read(STUDY.setting("smoke", corpora=places, changes={"tested": 5}))
-    assert [q.question[-1] for q in tested_too.train.questions] == list("bbccdd")
     train, held = chosen_questions(setting, found.train.questions)
-    assert (len(train), len(held)) == (3, 2)
+    assert (len(train), len(held)) == (2, 2)
     assert {q.question[-1] for q in train}.isdisjoint(q.question[-1] for q in held)
     prepared = prepare(TASK, setting, load_encoder(setting.sizes, TASK.kinds)[1])
     assert prepared.left_out == {"train": 2, "test": 1} and len(prepared.test) == 4

@@ -25,7 +25,19 @@ from .question_tables import (
     own_claims,
     plot,
 )
-from .question_task import DISJOINT, LAPTOP, MADE_UP, PAPERS, SMOKE, Given, Sizes, Task, not_about, questions_of
+from .question_task import (
+    DISJOINT,
+    LAPTOP,
+    MADE_UP,
+    PAPERS,
+    SMOKE,
+    Given,
+    Sizes,
+    Task,
+    not_about,
+    questions_of,
+    questions_tested,
+)
 from .reporting import Claim, Report, Table, summary_of
 from .study import Outcome, Setting, Study
 
@@ -53,8 +65,8 @@ def read(setting: Setting) -> Given:
     load = partial(read_questions, documents=None if place == NO_DOCUMENTS else load_texts(place))
     made_up = partial(made_up_questions, yes_or_no_every=1)
     train, test = (_yes_or_no(questions_of(setting, name, load, made_up)) for name in ("train", "test"))
-    tested = one_for_each_article(test.questions)
-    learned = not_about(tested[: setting.sizes.tested], train.questions)
+    tested = questions_tested(setting.sizes, one_for_each_article(test.questions))
+    learned = not_about(tested, train.questions)
     return Given(replace(train, questions=learned), replace(test, questions=tested))
 
 

@@ -33,7 +33,7 @@ from .question_reader import InOrder, QuestionReader, Recipe, answer, collate, l
 from .question_scores import Answers
 from .question_task import DISJOINT, MADE_UP, OURS, Prepared, Sizes, Task, carries, prepare, slug, variants
 from .study import MODEL, Outcome, Run, Setting, Work
-from .training_runs import has_bf16
+from .training_runs import ORDER_SEED, has_bf16
 
 
 def runs(task: Task, setting: Setting) -> list[Run]:
@@ -81,7 +81,7 @@ def _main(task: Task, setting: Setting, name: str, seed: int, trials: Mapping[st
 def _settings(setting: Setting, name: str, seed: int, questions: int, epochs: int) -> dict[str, Any]:
     left_out = ("questions", "epochs", "rates", "probe_questions", "checkpoint_every", "checkpointing")
     sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(Sizes) if f.name not in left_out}
-    drawn = {"questions": questions, "of": setting.sizes.questions, "epochs": epochs, "seed": seed}
+    drawn = {"questions": questions, "of": setting.sizes.questions, "epochs": epochs, "seed": seed, "order": ORDER_SEED}
     return {**sizes, **drawn, "variant": name, "corpora": dict(setting.corpora)}
 
 

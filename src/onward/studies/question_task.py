@@ -154,6 +154,13 @@ def chosen_questions(setting: Setting, read: Sequence[Question]) -> tuple[list[Q
     return train, held
 
 
+def questions_tested(sizes: Sizes, read: Sequence[Question]) -> list[Question]:
+    """A random part, the same for every run: files may be sorted by the kind of question."""
+    if sizes.tested is None or sizes.tested >= len(read):
+        return list(read)
+    return random.Random(ORDER_SEED).sample(read, sizes.tested)
+
+
 def not_about(others: Sequence[Question], questions: Sequence[Question]) -> list[Question]:
     """Those of the questions that share no paragraph with the others."""
     theirs = {paragraph for question in others for paragraph in question.paragraphs}
@@ -179,4 +186,4 @@ def prepare(task: Task, setting: Setting, tokenizer: PreTrainedTokenizerBase) ->
     given = task.read(setting)
     train, held = chosen_questions(setting, given.train.questions)
     left_out = {"train": given.train.left_out, "test": given.test.left_out}
-    return Prepared(encode(train), encode(held), encode(given.test.questions[: sizes.tested]), left_out)
+    return Prepared(encode(train), encode(held), encode(questions_tested(sizes, given.test.questions)), left_out)
