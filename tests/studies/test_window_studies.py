@@ -40,7 +40,7 @@ def test_bfloat16_needs_instructions_for_it(instruction: str, has: bool, monkeyp
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True, "avx512_bf16": False, instruction: True})
     assert training_runs.has_bf16() == has
-    monkeypatch.delattr("torch.cpu.get_capabilities")  # before torch 2.11
+    monkeypatch.delattr("torch.cpu.get_capabilities")  # as in older torch
     assert not training_runs.has_bf16()
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)  # such as Apple's
     assert not training_runs.has_bf16()

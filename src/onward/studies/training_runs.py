@@ -82,7 +82,7 @@ def has_bf16() -> bool:
     take two thirds of the time. Trained models are read in float32 all the same."""
     if not on_cpu():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    instructions: Mapping[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.11
+    instructions: Mapping[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch has none
     return any(instructions.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
