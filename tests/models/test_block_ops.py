@@ -490,6 +490,22 @@ def test_bfloat16_is_summed_in_float32() -> None:
         assert F.cosine_similarity(mine.double().flatten(), other.double().flatten(), dim=0) > 0.999
 
 
+@pytest.mark.usefixtures("logits_at_once", "may_look")
+def test_autocast_lowers_the_loss_as_it_does_a_linear_layer() -> None:
+    hidden, weight = numbers(9, 4, dtype=torch.float32), numbers(7, 4, seed=1, dtype=torch.float32)
+    labels = torch.tensor([0, 1, 2, 3, 4, 5, 6, -100, 0])
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = language_loss(hidden, weight, labels)
+        theirs = F.cross_entropy(F.linear(hidden, weight).float(), labels, reduction="sum")
+        exact = language_loss(hidden.double(), weight.double(), labels)
+    torch.testing.assert_close(ours, theirs)
+    close(exact, plain_loss(hidden.double(), weight.double(), labels, 1.0))
+    gradients, expected = (torch.autograd.grad(x, [hidden, weight]) for x in (ours, theirs))
+    for mine, other in zip(gradients, expected, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine, other, rtol=2**-7, atol=2**-7)
+
+
 def test_ops_under_autocast() -> None:
     """They are called with what autocast gives them, and their gradients come outside of it."""
     hidden, weight = numbers(9, 4, dtype=torch.float32), numbers(7, 4, seed=1, dtype=torch.float32)

@@ -37,11 +37,15 @@ class _LanguageLoss(torch.autograd.Function):
         size = max(1, min(len(labels), LOGITS_AT_ONCE // len(weight)))
         # The same memory for every piece: fresh memory costs more than the work that is done in it.
         room = hidden.new_empty(size, len(weight))
+        exact_room = room if exact == hidden.dtype else torch.empty_like(room, dtype=exact)
         for start in range(0, len(labels), size):
             piece, wanted = scaled[start : start + size], labels[start : start + size]
             ignored = wanted == IGNORED
             rows, right = torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)
-            logits = torch.mm(piece, weight.mT, out=room[: len(wanted)]).to(exact)
+            made, logits = room[: len(wanted)], exact_room[: len(wanted)]
+            torch.mm(piece, weight.mT, out=made)
+            if exact_room is not room:
+                logits.copy_(made)
             if looking:
                 shares = torch.softmax(logits, -1, out=logits)
                 losses = -shares[rows, right].log()
@@ -61,7 +65,7 @@ class _LanguageLoss(torch.autograd.Function):
                 shares.masked_fill_(ignored[:, None], 0)
             elif bool(ignored.any()):
                 shares[ignored] = 0
-            errors = shares if exact == hidden.dtype else shares.to(hidden.dtype)
+            errors = shares if exact == hidden.dtype else made.copy_(shares)
             if grad_hidden is not None:
                 torch.mm(errors, weight, out=grad_hidden[start : start + size]).mul_(factor)
             if grad_weight is not None:
@@ -92,4 +96,13 @@ def language_loss(hidden: Tensor, weight: Tensor, labels: Tensor, factor: float 
                 f"labels has {int(wrong[0])}, and the vocabulary {len(weight)} ids, from 0: use the ids of the model's "
                 f"tokenizer, and {IGNORED} for what is not to be scored"
             )
-    return _LanguageLoss.apply(hidden, weight, labels, factor)
+    return _LanguageLoss.apply(*_as_autocast_has_it(hidden, weight), labels, factor)
+
+
+def _as_autocast_has_it(*given: Tensor) -> tuple[Tensor, ...]:
+    """It lowers a linear layer, but not products into memory that is there. float64 it leaves alone."""
+    device = given[0].device.type
+    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        return given
+    lower = torch.get_autocast_dtype(device)
+    return tuple(x if x.dtype == torch.float64 else x.to(lower) for x in given)
