@@ -46,15 +46,19 @@ def test_bfloat16_needs_instructions_for_it(instruction: str, has: bool, monkeyp
     assert not training_runs.has_bf16()
 
 
-def test_trainings_are_in_bfloat16_where_there_is_hardware_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("chosen", "hardware", "used"),
+    [("", True, True), ("--precision float32", True, False), ("--precision bfloat16", False, True)],
+)
+def test_trainings_are_in_bfloat16_where_there_is_hardware_for_it_or_as_is_chosen(
+    chosen: str, hardware: bool, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.studies.training_runs.has_bf16", lambda: True)
-    run(f"study backbone --scale smoke --out {tmp_path}")
+    monkeypatch.setattr("onward.studies.training_runs.has_bf16", lambda: hardware)
+    run(f"study backbone --scale smoke --out {tmp_path} {chosen}")
     folder = tmp_path / "smoke" / "runs" / "backbone"
-    assert json.loads((folder / "model" / "run.json").read_text())["recipe.bf16"]
+    assert json.loads((folder / "model" / "run.json").read_text())["recipe.bf16"] == used
     outcome = json.loads((folder / "outcome.json").read_text())
-    assert outcome["bf16"] and math.isfinite(outcome["validation_loss"])
+    assert outcome["bf16"] == used and math.isfinite(outcome["validation_loss"])
 
 
 def test_overlaps(place: Path) -> None:

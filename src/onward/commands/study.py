@@ -17,6 +17,12 @@ class Scale(StrEnum):
     paper = "paper"
 
 
+class Precision(StrEnum):
+    fastest = "fastest"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
 def study(
     name: Annotated[str | None, typer.Argument(help="Without it, all studies are listed.")] = None,
     scale: Annotated[Scale, typer.Option(help="Seconds; hours on two cores; the papers' recipes.")] = Scale.laptop,
@@ -28,6 +34,9 @@ def study(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A size of the study, again and again.", metavar="NAME=VALUE")
     ] = None,
+    precision: Annotated[
+        Precision, typer.Option(help="Of trainings. The fastest is bfloat16 where there are instructions for it.")
+    ] = Precision.fastest,
     only_report: Annotated[
         bool, typer.Option("--report", help="Run nothing: show what the runs that have ended come to.")
     ] = False,
@@ -56,7 +65,7 @@ def study(
     if known and (only_report or plan):
         raise ValueError("--known is for runs, of which --report and --plan do none: leave one of them out")
     chosen = chosen_study(name)
-    setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()))
+    setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()), IN_BF16[precision])
     if plan:
         from ..studies.planning import table
 
@@ -65,6 +74,9 @@ def study(
     found = report(chosen, setting, out) if only_report else conduct(chosen, setting, out, known=known or ())
     folder = out / setting.scale / chosen.name
     say(f"{found.markdown()}\nreport.html, table.md, results.json and the figures are in {folder}")
+
+
+IN_BF16 = {Precision.fastest: None, Precision.float32: False, Precision.bfloat16: True}
 
 
 def chosen_study(name: str) -> Any:

@@ -11,7 +11,6 @@ from ..evaluation import plots
 from ..models.block_recurrent.configuration_block_recurrent import BASE as PAPER_SIZES
 from ..models.block_recurrent.configuration_block_recurrent import layer_at
 from .blocks import (
-    ABOUT_CONTROLS,
     BASELINE,
     LAPTOP,
     LAPTOP_OF_MANY,
@@ -58,7 +57,7 @@ def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             words = cell(readings.of(row, "test_word_perplexity"), 1)
             told = [f"{number:g}" for number in PAPER_SCALE[row.name]]
             rows.append([row.name, f"{parameters:,}", cell(bits, 3), words, *told])
-    lost = controls_table({CORPUS: readings}, SCALE_ROWS)
+    lost, about_lost = controls_table({CORPUS: readings}, SCALE_ROWS)
     claims = []
     for better in SCALE_ROWS[:0:-1]:
         gain = over(readings.of(SCALE_ROWS[0]), readings.of(better))
@@ -72,7 +71,7 @@ def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         [Table("Table 2", SCALE_COLUMNS, rows), *lost],
         {"bits": plot_scale(readings)} if rows else {},
         claims,
-        (OVER_SEEDS, *([ABOUT_CONTROLS] if lost else []), OF_PG19),
+        (OVER_SEEDS, *about_lost, OF_PG19),
     )
 
 
@@ -158,7 +157,7 @@ def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
         Table("States", COLUMNS_OF_STATES, [_ablation(str(n), found, base) for n, found in by_states.items()]),
         Table("Recurrent layers", COLUMNS_OF_LAYERS, [_ablation(n, found, base) for n, found in by_layers.items()]),
     ]
-    lost = controls_table({CORPUS: readings}, ablation_rows(sizes))
+    lost, about_lost = controls_table({CORPUS: readings}, ablation_rows(sizes))
     claims = _claims(sizes, by_window, by_states, by_layers)
     return Report(
         "Windows, states and recurrent layers",
@@ -170,7 +169,7 @@ def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
             OVER_SEEDS,
             "Segments and, over windows, states stay as they are in the base model.",
             _places(sizes),
-            *([ABOUT_CONTROLS] if lost else []),
+            *about_lost,
         ),
     )
 

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from .. import BlockRecurrentForCausalLM
 from ..models.block_recurrent import PRESETS
 from .blocks import (
-    ABOUT_CONTROLS,
     BASELINE,
     LAPTOP_OF_MANY,
     RECURRENT,
@@ -208,7 +207,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     columns = ["model", "step time", "paper"]
     for text in texts:
         columns += [f"{TEXTS[text].corpus}, bits per {TEXTS[text].unit}", "paper"]
-    lost = controls_table(readings, ROWS)
+    lost, about_lost = controls_table(readings, ROWS)
     held = [claim for claim in claims if claim.verdict == "holds"]
     return Report(
         "Gates, windows and memories: Table 1",
@@ -219,7 +218,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         (
             "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits.",
             "Step time: processor time of a training step of equally many tokens, in float32, relative to Slide:13L.",
-            *([ABOUT_CONTROLS] if lost else []),
+            *about_lost,
             "Rows keep their proportion to the base model; the paper's columns are of 12 layers and other texts, for "
             "the shape of the thing.",
         ),

@@ -33,7 +33,7 @@ from .question_reader import InOrder, QuestionReader, Recipe, answer, collate, l
 from .question_scores import Answers
 from .question_task import DISJOINT, MADE_UP, OURS, Prepared, Sizes, Task, carries, prepare, slug, variants
 from .study import MODEL, Outcome, Run, Setting, Work
-from .training_runs import ORDER_SEED, has_bf16
+from .training_runs import ORDER_SEED, in_bf16
 
 
 def runs(task: Task, setting: Setting) -> list[Run]:
@@ -138,18 +138,18 @@ def _train(
     prepared: Prepared = work.once("questions", lambda: prepare(task, setting, tokenizer))
     padding = tokenizer.pad_token_id
     train = prepared.train[:questions]
-    in_bf16 = has_bf16()
+    bf16 = in_bf16(setting)
     facts = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "learning_rate": rate,
         "seed": seed,
-        "bf16": in_bf16,
+        "bf16": bf16,
         "questions": len(train),
         "without_span": sum(q.answer is None and q.question.kind == SPAN for q in train),
         "left_out": prepared.left_out,
     }
     collator = partial(collate, padding=padding, kinds=task.kinds)
-    recipe = Recipe(rate, sizes.carrier_rate, sizes.rows, sizes.warmup, seed, sizes.checkpoint_every, in_bf16)
+    recipe = Recipe(rate, sizes.carrier_rate, sizes.rows, sizes.warmup, seed, sizes.checkpoint_every, bf16)
     callbacks = [work.display] if isinstance(work.display, RunsProgress) else []
     started = time.monotonic()
     try:

@@ -43,12 +43,13 @@ Outcome = dict[str, Any]
 @dataclass(frozen=True)
 class Setting:
     """What a user chooses. `corpora` are names or paths by what a study calls them; `sizes` are the study's own, as the
-    scale has them, or changed."""
+    scale has them, or changed; `bf16`, whether trainings are in bfloat16: None where there are instructions for it."""
 
     scale: str = "laptop"
     seeds: int = 3
     corpora: Mapping[str, str] = field(default_factory=dict)
     sizes: Any = None
+    bf16: bool | None = None
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -93,6 +94,7 @@ class Study:
         seeds: int = 3,
         corpora: Mapping[str, str] | None = None,
         changes: Mapping[str, Any] | None = None,
+        bf16: bool | None = None,
     ) -> Setting:
         """Refuses what it does not know; a path without a name is the study's first corpus."""
         if scale not in SCALES:
@@ -105,7 +107,7 @@ class Study:
         refuse_others(type(sizes), [f.name for f in fields(sizes)], changes or {})
         for name, value in (changes or {}).items():
             _check_kind(name, value, getattr(sizes, name))
-        return Setting(scale, seeds, {**known, **given}, replace(sizes, **changes or {}))
+        return Setting(scale, seeds, {**known, **given}, replace(sizes, **changes or {}), bf16)
 
 
 def _check_kind(name: str, value: Any, known: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..corpora import Document, LazyDocuments
+from ..evaluation import Measures, NothingToSwap, measure_memories
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..streams import TokenizedDocument
 from ..token_files import tokenize_into
@@ -19,7 +20,7 @@ from ..training.many_runs import RunsProgress
 from ..training.record import read_result
 from ..training.run import on_cpu
 from ..vocabularies import load_tokenizer, train_vocabulary
-from .study import MODEL, Outcome, Run, Work
+from .study import MODEL, Outcome, Run, Setting, Work
 
 ORDER_SEED = 0
 
@@ -77,9 +78,14 @@ def tokenizer_of(work: Work, run: str) -> PreTrainedTokenizerBase:
     return load_tokenizer(str(work.model_of(run)))
 
 
+def in_bf16(setting: Setting) -> bool:
+    """Whether trainings are: where it takes two thirds of the time, unless the user has chosen. Trained models are read
+    in float32 all the same."""
+    return has_bf16() if setting.bf16 is None else setting.bf16
+
+
 def has_bf16() -> bool:
-    """Whether trainings are in bfloat16: on GPUs that know it, and on processors with instructions for it, where they
-    take two thirds of the time. Trained models are read in float32 all the same."""
+    """On GPUs that know it, and on processors with instructions for it."""
     if not on_cpu():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     instructions: Mapping[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch has none
@@ -96,7 +102,7 @@ def train_once(
 ) -> Outcome:
     """Trains into the run's folder on texts that are tokenized only once; this process knows them by this name. A loss
     that becomes NaN is an outcome too."""
-    recipe = replace(recipe, bf16=has_bf16())
+    recipe = replace(recipe, bf16=in_bf16(work.setting))
     name, texts = training
     ends = isinstance(model, BlockRecurrentForCausalLM)  # as `train` would do it
     shown = work.display.prepare if isinstance(work.display, RunsProgress) else None
@@ -123,3 +129,13 @@ def train_once(
         "curve": [(e["tokens"], e["validation_loss"]) for e in result.history if "validation_loss" in e],
         "said": f"validation {result.best_validation_loss:.4f} nats/token",
     }
+
+
+def read_with(
+    model: Any, documents: Sequence[TokenizedDocument], memories: Sequence[str]
+) -> dict[str, Measures]:
+    """A trained model, once with each of these memories; without swapped ones where there is nothing to swap."""
+    try:
+        return measure_memories(model, documents, memories=memories)
+    except NothingToSwap:
+        return measure_memories(model, documents, memories=[memory for memory in memories if memory != "swapped"])

@@ -14,11 +14,9 @@ from .. import WindowRecurrenceConfig, add_recurrence, windows
 from ..corpora import Document
 from ..evaluation import (
     Measures,
-    NothingToSwap,
     counted_flops_per_token,
     formula_flops_per_token,
     full_context,
-    measure_memories,
     plain,
 )
 from ..models.window_recurrent import WindowRecurrentForCausalLM
@@ -27,7 +25,7 @@ from ..training import TrainingRecipe
 from .backbone import BACKBONE, DECODERS, Decoder, backbone_runs, decoder_config, load
 from .planning import TOKENS_OF, Plan, plan_of
 from .study import Outcome, Run, Setting, Work
-from .training_runs import some_of, train_once
+from .training_runs import read_with, some_of, train_once
 
 PLAIN = "plain"
 
@@ -363,18 +361,12 @@ def training_texts(sizes: WindowSizes, corpus: str, work: Work) -> Sequence[Docu
 
 def _read(model: Any, variant: Variant, documents: Sequence[TokenizedDocument]) -> dict[str, Any]:
     """By what it is read with: its own memory, another document's, other overlaps, the longest context."""
-    found: dict[str, Measures] = {}
-    try:
-        found |= measure_memories(model, documents, memories=["true", "swapped"] if variant.carries else ["true"])
-    except NothingToSwap:
-        found |= measure_memories(model, documents, memories=["true"])
+    found = read_with(model, documents, ["true", "swapped"] if variant.carries else ["true"])
     for overlap in variant.others:
-        found[f"overlap {overlap}"] = measure_memories(
-            plain(model, variant.window, overlap), documents, memories=["true"]
-        )["true"]
+        found[f"overlap {overlap}"] = read_with(plain(model, variant.window, overlap), documents, ["true"])["true"]
     whole = full_context(model, variant.window) if variant.ceiling else None
     if whole is not None:
-        found["full context"] = measure_memories(whole, documents, memories=["true"])["true"]
+        found["full context"] = read_with(whole, documents, ["true"])["true"]
     return {name: _kept(measures) for name, measures in found.items()}
 
 
