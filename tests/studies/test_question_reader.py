@@ -28,10 +28,11 @@ from onward.studies.question_reader import (
     QuestionReader,
     Recipe,
     answer,
+    answer_own_and_swapped,
     best_span,
     collate,
     learn,
-    read_swapped,
+    read_own_and_swapped,
     span_head,
 )
 from onward.studies.question_scores import Answers, SpanScores, YesNoScores, score
@@ -135,9 +136,11 @@ def test_rows_do_not_see_each_other(variant: str, family: str) -> None:
 def test_swapped_memories(variant: str) -> None:
     model, questions, others = reader(variant), some_questions(), [1, 2, 0]
     batch = batch_of(questions)
-    whole, same = model(**batch), read_swapped(model, batch, [0, 1, 2])
-    for name in ("kinds", "starts", "ends"):
-        assert_close(same[name], whole[name])
+    whole = model(**batch)
+    own, swapped = read_own_and_swapped(model, batch, others)
+    for same in (own, *read_own_and_swapped(model, batch, [0, 1, 2])):
+        for name in ("kinds", "starts", "ends"):
+            assert_close(same[name], whole[name])
     chunks = [chunks_of(question) for question in questions]
 
     @cache
@@ -151,7 +154,6 @@ def test_swapped_memories(variant: str) -> None:
         prefix = questions[row].prefix
         return model.reader(ids, token_type_ids=types, prefix_length=prefix, state=state, output_hidden_states=True)
 
-    swapped = read_swapped(model, batch, others)
     for row, question in enumerate(questions):
         windows = [read(row, window, others[row]) for window in range(len(chunks[row]))]
         scores = model.spans(torch.cat([window.hidden_states[-1][0] for window in windows]))
@@ -198,9 +200,9 @@ def test_answers_are_in_the_models_own_precision(tmp_path: Path, monkeypatch: py
     recipe = Recipe(1e-3, None, 3, 0.1, 0, 10, bf16=True)
     learn(model, InOrder(some_questions(), 3, 1, seed=0), batch_of, recipe, tmp_path)
     assert seen == [True], "it learns in bfloat16"
-    for swapped in (False, True):
-        answer(model, some_questions(), 0, rows=3, swapped=swapped)
-    assert seen == [True, False, False]
+    for answered in (answer, answer_own_and_swapped):
+        answered(model, some_questions(), 0, rows=3)
+    assert seen == [True, False, False, False]
 
 
 def chunks_of(question: EncodedQuestion) -> list[tuple[Tensor, Tensor]]:
@@ -243,9 +245,10 @@ def test_without_spans_it_is_the_classifier() -> None:
     found = answer(model.eval(), questions, 0, rows=2)
     assert found.texts == [YES_NO[number] for number in wanted.logits.argmax(-1)]
     assert found.loss == pytest.approx(float(wanted.loss), rel=1e-5) and found.span_loss == 0
-    same = read_swapped(model, batch, [0, 1, 2])
-    assert_close(same.kinds, seen.kinds)
-    assert answer(model, questions, 0, rows=3, swapped=True).loss != found.loss
+    for same in read_own_and_swapped(model, batch, [0, 1, 2]):
+        assert_close(same.kinds, seen.kinds)
+    both = answer_own_and_swapped(model, questions, 0, rows=3)
+    assert both["true"].loss == pytest.approx(found.loss) and both["swapped"].loss != pytest.approx(found.loss)
 
 
 def test_the_best_span_is_the_best_of_all() -> None:
@@ -279,8 +282,9 @@ def test_answers_are_the_models(likeliest: int) -> None:
     assert found.loss == pytest.approx(float(whole.loss), rel=1e-5)
     of_kinds = nn.functional.cross_entropy(whole.kinds, torch.tensor([0, 1, 0]))
     assert found.span_loss == pytest.approx(float(whole.loss - of_kinds), rel=1e-5)
-    others = answer(model, questions, 0, rows=2, swapped=True)
-    assert others.loss != found.loss
+    both = answer_own_and_swapped(model, questions, 0, rows=2)
+    assert both["true"].texts == found.texts and both["true"].loss == pytest.approx(found.loss)
+    assert both["swapped"].loss != pytest.approx(found.loss)
 
 
 def test_a_question_is_never_alone_in_a_batch() -> None:

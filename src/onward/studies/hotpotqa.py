@@ -36,7 +36,7 @@ CORPORA = {
 PAPER = {DISJOINT: (48.17, 43.55), PAPERS: (49.12, 44.55)}  # F1 and exact match
 SCALES = {
     "smoke": replace(SMOKE, distractors=1),
-    "laptop": replace(LAPTOP, distractors=2, questions=800, tested=200, rates=(3e-4, 6e-4, 1.2e-3)),
+    "laptop": replace(LAPTOP, distractors=2, questions=800, tested=200, rates=(1e-4, 3e-4, 6e-4)),
     "paper": Sizes(),
 }
 

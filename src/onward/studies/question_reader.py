@@ -123,28 +123,34 @@ def best_span(starts: Tensor, ends: Tensor, longest: int = LONGEST_ANSWER) -> tu
 READ = ("input_ids", "token_type_ids", "prefix_length")
 
 
-def read_swapped(model: QuestionReader, batch: Mapping[str, Tensor], others: Sequence[int]) -> Reading:
-    """Every window with the memory that row `others[r]`'s last window has left, instead of its own. What is lent comes
-    from reading a document with its own memories: made with swapped ones, a document would meet itself again."""
+def read_own_and_swapped(
+    model: QuestionReader, batch: Mapping[str, Tensor], others: Sequence[int]
+) -> tuple[Reading, Reading]:
+    """As it is; and every window with the memory that row `others[r]`'s last window has left, instead of its own. What
+    is lent comes from reading a document with its own memories: made with swapped ones, a document would meet itself
+    again."""
     given = {name: batch[name] for name in READ if name in batch}
     mask, window = batch["attention_mask"].bool(), model.reader.config.window
     prefix = batch["prefix_length"][:, None]
     # Window 0 begins with the prefix; the others have so much less room for what is new.
     number = ((torch.arange(mask.shape[1], device=mask.device) - prefix) // (window - prefix)).clamp(min=0)
-    hidden: Any = 0
     own: Any = None
+    swapped: Any = None
     lent: Any = None
-    read: Any = None
-    last = int(number[mask].max())
-    for current in range(last + 1):
+    of_own: Any = 0
+    of_swapped: Any = 0
+    for current in range(int(number[mask].max()) + 1):
         inside = mask & (number == current)
-        state = None if read is None else replace(read.state, memory=lent).swap_memories(others)
-        read = model.reader(**given, attention_mask=inside, state=state, output_hidden_states=True)
-        hidden = hidden + read.hidden_states[-1]  # zeros where nothing was read
-        if current < last:
-            own = (read if state is None else model.reader(**given, attention_mask=inside, state=own)).state
-            lent = own.memory if lent is None else where_rows(inside.any(1), own.memory, lent)
-    return model.scored(hidden, read.logits, batch["attention_mask"], batch["prefix_length"])
+        read = partial(model.reader, **given, attention_mask=inside, output_hidden_states=True)
+        if own is None:
+            own = swapped = read()
+        else:
+            own = read(state=own.state)
+            swapped = read(state=replace(swapped.state, memory=lent).swap_memories(others))
+        of_own, of_swapped = of_own + own.hidden_states[-1], of_swapped + swapped.hidden_states[-1]  # 0 if not read
+        lent = own.state.memory if lent is None else where_rows(inside.any(1), own.state.memory, lent)
+    known = batch["attention_mask"], batch["prefix_length"]
+    return model.scored(of_own, own.logits, *known), model.scored(of_swapped, swapped.logits, *known)
 
 
 # --- learning --------------------------------------------------------------------------------------
@@ -314,36 +320,72 @@ def learn(
 # --- answering -------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def answer(
-    model: QuestionReader, questions: Sequence[EncodedQuestion], padding: int, rows: int, swapped: bool = False
-) -> Answers:
+def answer(model: QuestionReader, questions: Sequence[EncodedQuestion], padding: int, rows: int) -> Answers:
     """What the model answers, and its loss as in training: that of kinds, and that of spans where there are some."""
+
+    def read(batch: Mapping[str, Tensor]) -> Readings:
+        return {"true": model(**{name: v for name, v in batch.items() if name not in ("kind", "start", "end")})}
+
+    return _answers(model, questions, padding, rows, read)["true"]
+
+
+def answer_own_and_swapped(
+    model: QuestionReader, questions: Sequence[EncodedQuestion], padding: int, rows: int
+) -> dict[str, Answers]:
+    """And what it answers with another's memories."""
+
+    def read(batch: Mapping[str, Tensor]) -> Readings:
+        others = [*range(1, len(batch["kind"])), 0]
+        return dict(zip(("true", "swapped"), read_own_and_swapped(model, batch, others), strict=True))
+
+    return _answers(model, questions, padding, rows, read)
+
+
+Readings = Mapping[str, Any]
+
+
+@torch.no_grad()
+def _answers(
+    model: QuestionReader,
+    questions: Sequence[EncodedQuestion],
+    padding: int,
+    rows: int,
+    read: Callable[[Mapping[str, Tensor]], Readings],
+) -> dict[str, Answers]:
     model.eval()
     device = next(model.parameters()).device
     order = sorted(range(len(questions)), key=lambda number: len(questions[number]))
-    texts = [""] * len(questions)
-    sums = torch.zeros(3)
+    found: dict[str, _Found] = {}
     for places in _batches(order, rows):
         some = [questions[place] for place in places]
         batch = {name: value.to(device) for name, value in collate(some, padding, model.kinds).items()}
-        reading: Any
-        if swapped:
-            reading = read_swapped(model, batch, [*range(1, len(places)), 0])
-        else:
-            reading = model(**{name: v for name, v in batch.items() if name not in ("kind", "start", "end")})
+        for memory, reading in read(batch).items():
+            found.setdefault(memory, _Found(model.kinds, questions)).take(places, batch, reading)
+    return {memory: one.answers() for memory, one in found.items()}
+
+
+class _Found:
+    """The answers of batch after batch."""
+
+    def __init__(self, kinds: Sequence[str], questions: Sequence[EncodedQuestion]):
+        self.kinds, self.questions = kinds, questions
+        self.texts = [""] * len(questions)
+        self.sums = torch.zeros(3)
+
+    def take(self, places: Sequence[int], batch: Mapping[str, Tensor], reading: Any) -> None:
         of_spans, counted = span_losses(reading, batch["start"], batch["end"])
         of_kinds = cross_entropy(reading.kinds, batch["kind"], reduction="sum")
-        sums += torch.stack([of_kinds, of_spans.sum(), counted.sum()]).float().cpu()
-        kinds = [model.kinds[number] for number in reading.kinds.argmax(-1).tolist()]
-        for row, (place, question) in enumerate(zip(places, some, strict=True)):
-            texts[place] = kinds[row]
-            if kinds[row] == SPAN:
+        self.sums += torch.stack([of_kinds, of_spans.sum(), counted.sum()]).float().cpu()
+        for row, (place, kind) in enumerate(zip(places, reading.kinds.argmax(-1).tolist(), strict=True)):
+            self.texts[place] = self.kinds[kind]
+            if self.kinds[kind] == SPAN:
                 found = best_span(reading.starts[row].float().cpu(), reading.ends[row].float().cpu())
-                texts[place] = question.text_of(*found)
-    span_loss = float(sums[1] / sums[2].clamp(min=1))
-    loss = float(sums[0] / len(questions)) + span_loss
-    return Answers([question.question for question in questions], texts, loss, span_loss)
+                self.texts[place] = self.questions[place].text_of(*found)
+
+    def answers(self) -> Answers:
+        span_loss = float(self.sums[1] / self.sums[2].clamp(min=1))
+        loss = float(self.sums[0] / len(self.questions)) + span_loss
+        return Answers([question.question for question in self.questions], self.texts, loss, span_loss)
 
 
 def _batches(order: Sequence[int], rows: int) -> list[Sequence[int]]:

@@ -29,7 +29,16 @@ from ..training.many_runs import RunsProgress
 from ..vocabularies import train_vocabulary
 from .made_up import made_up_questions
 from .question_plans import plan
-from .question_reader import InOrder, QuestionReader, Recipe, answer, collate, learn, span_head
+from .question_reader import (
+    InOrder,
+    QuestionReader,
+    Recipe,
+    answer,
+    answer_own_and_swapped,
+    collate,
+    learn,
+    span_head,
+)
 from .question_scores import Answers
 from .question_task import DISJOINT, MADE_UP, OURS, Prepared, Sizes, Task, carries, prepare, slug, variants
 from .study import MODEL, Outcome, Run, Setting, Work
@@ -162,9 +171,10 @@ def _train(
     outcome = {**facts, "validation_loss": validation.loss, "training_seconds": seconds}
     if not tested:
         return {**outcome, "said": f"validation loss {validation.loss:.4f}"}
-    read = {"true": answer(model, prepared.test, padding, sizes.rows)}
     if carries(name):
-        read["swapped"] = answer(model, prepared.test, padding, sizes.rows, swapped=True)
+        read = answer_own_and_swapped(model, prepared.test, padding, sizes.rows)
+    else:
+        read = {"true": answer(model, prepared.test, padding, sizes.rows)}
     _save(work, model, tokenizer, read["true"])
     scores = {reading: task.scores(answers) for reading, answers in read.items()}
     return {**outcome, "read": {reading: asdict(s) for reading, s in scores.items()}, "said": str(scores["true"])}
