@@ -241,6 +241,35 @@ def test_mixed_precisions_are_told(tmp_path: Path) -> None:
     assert "Of 3 trainings 1 were in bfloat16, the others in float32" in told
 
 
+def test_what_ended_in_another_precision_is_refused_if_one_is_chosen(tmp_path: Path) -> None:
+    study = squares([])
+    conduct(study, study.setting(), tmp_path, progress=False)
+    file = tmp_path / "laptop" / "runs" / "square-1" / "outcome.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"bf16": True}))
+    for bf16 in (None, True):
+        conduct(study, study.setting(bf16=bf16), tmp_path, progress=False)
+    with pytest.raises(FileExistsError, match=r"square-1 .*--precision: 'bfloat16' there, 'float32' here"):
+        conduct(study, study.setting(bf16=False), tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_training_goes_on_in_the_precision_it_was_begun_in(begun: bool, tmp_path: Path) -> None:
+    study = squares([])
+    (tmp_path / "laptop").mkdir()
+
+    def work(bf16: bool | None = None) -> Work:
+        return Work(tmp_path, study.setting(bf16=bf16), [])
+
+    assert work(begun).in_bf16(not begun) == begun
+    assert work(not begun).in_bf16(begun) != begun, "nothing is lost yet"
+    assert work().in_bf16(begun) == begun
+    (tmp_path / "laptop" / "model" / "checkpoint-1").mkdir(parents=True)
+    assert work().in_bf16(not begun) == begun, "as on another machine"
+    assert work(begun).in_bf16(not begun) == begun
+    with pytest.raises(FileExistsError, match="holds a training with other settings.*--precision"):
+        work(not begun).in_bf16(begun)
+
+
 def test_progress_is_one_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = squares([])
     conduct(study, study.setting(), tmp_path)

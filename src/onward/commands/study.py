@@ -67,6 +67,8 @@ def study(
     chosen = chosen_study(name)
     setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()), IN_BF16[precision])
     if plan:
+        if precision is not Precision.fastest:
+            raise ValueError("--precision is for runs; --plan reckons with bfloat16: leave one of them out")
         from ..studies.planning import table
 
         say(table(chosen.runs(setting), gpus).markdown())

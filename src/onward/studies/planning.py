@@ -19,7 +19,6 @@ from .reporting import Table
 
 # Matrix products per second in bfloat16, and bytes of memory.
 GPUS: dict[str, tuple[float, float]] = {
-    "V100": (1.25e14, 32e9),
     "L4": (1.21e14, 24e9),
     "RTX4090": (1.65e14, 24e9),
     "A100": (3.12e14, 80e9),

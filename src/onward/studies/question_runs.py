@@ -42,7 +42,7 @@ from .question_reader import (
 from .question_scores import Answers
 from .question_task import DISJOINT, MADE_UP, OURS, Prepared, Sizes, Task, carries, prepare, slug, variants
 from .study import MODEL, Outcome, Run, Setting, Work
-from .training_runs import ORDER_SEED, in_bf16
+from .training_runs import ORDER_SEED, has_bf16
 
 
 def runs(task: Task, setting: Setting) -> list[Run]:
@@ -147,7 +147,7 @@ def _train(
     prepared: Prepared = work.once("questions", lambda: prepare(task, setting, tokenizer))
     padding = tokenizer.pad_token_id
     train = prepared.train[:questions]
-    bf16 = in_bf16(setting)
+    bf16 = work.in_bf16(has_bf16())
     facts = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "learning_rate": rate,

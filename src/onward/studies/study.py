@@ -1,6 +1,7 @@
 """A study is a list of runs and what they come to. A run is done once, whoever needs it and whatever interrupts it.
 
-    out/SCALE/runs/NAME/   a run: settings.json (what it is), outcome.json (it has ended), and what it trained
+    out/SCALE/runs/NAME/   a run: settings.json (what it is), precision.json (how it trains), outcome.json (it has
+                           ended), and what it trained
     out/SCALE/STUDY/       table.md, figures, report.html, results.json
 
 Studies in one folder share runs. The same command started twice works on two runs at once.
@@ -33,7 +34,7 @@ from .planning import Plan
 from .reporting import RESULTS, Report, write
 
 SCALES = ("smoke", "laptop", "paper")
-SETTINGS, OUTCOME, MODEL = "settings.json", "outcome.json", "model"
+SETTINGS, PRECISION, OUTCOME, MODEL = "settings.json", "precision.json", "outcome.json", "model"
 KNOWN = "known_from"  # in the outcome of a run that ended elsewhere
 SECONDS_BETWEEN_LOOKS = 5.0
 
@@ -164,9 +165,25 @@ class Work:
         """Refuses what has ended with other settings, which must not be mistaken for it."""
         of_run = {"settings": self._described[run]["settings"]}
         there = {"settings": ended["settings"]}
+        if self.setting.bf16 is not None and "bf16" in ended:
+            of_run, there = of_run | _precision(self.setting.bf16), there | _precision(ended["bf16"])
         if "needs" in ended:
             of_run, there = of_run | {"needs": self._described[run]["needs"]}, there | {"needs": ended["needs"]}
         refuse_other(place, f"run {run}", _flat(there), _flat(of_run))
+
+    def in_bf16(self, fastest: bool) -> bool:
+        """Whether this run trains in bfloat16: as the user has chosen, or if that is `fastest` here. A training that
+        was begun goes on as it is."""
+        file, chosen = self.folder / PRECISION, self.setting.bf16
+        if file.is_file() and all_checkpoints(self.folder / MODEL):
+            begun = json.loads(file.read_text(encoding="utf-8"))["bf16"]
+            if chosen is not None:
+                refuse_other(self.folder, "training", _precision(begun), _precision(chosen))
+            return begun
+        bf16 = fastest if chosen is None else chosen
+        if self.is_first:
+            write_json(file, {"bf16": bf16})
+        return bf16
 
     def take_over(self, outcomes: Mapping[str, Outcome], place: Path) -> None:
         """What has ended elsewhere, and was kept at `place`, has ended here too, as far as outcomes go."""
@@ -357,7 +374,12 @@ def _digest(description: Outcome) -> str:
 def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
     """What differs is then told by its own name."""
     settings, needs = description["settings"], description.get("needs", {})
-    return {**settings, **{f"what it needs, {name}": digest for name, digest in needs.items()}}
+    others = {name: value for name, value in description.items() if name not in ("settings", "needs")}
+    return {**settings, **others, **{f"what it needs, {name}": digest for name, digest in needs.items()}}
+
+
+def _precision(bf16: bool) -> dict[str, Any]:
+    return {"--precision": "bfloat16" if bf16 else "float32"}
 
 
 def _has_results(folder: Path) -> bool:

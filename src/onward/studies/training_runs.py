@@ -20,7 +20,7 @@ from ..training.many_runs import RunsProgress
 from ..training.record import read_result
 from ..training.run import on_cpu
 from ..vocabularies import load_tokenizer, train_vocabulary
-from .study import MODEL, Outcome, Run, Setting, Work
+from .study import MODEL, Outcome, Run, Work
 
 ORDER_SEED = 0
 
@@ -78,14 +78,9 @@ def tokenizer_of(work: Work, run: str) -> PreTrainedTokenizerBase:
     return load_tokenizer(str(work.model_of(run)))
 
 
-def in_bf16(setting: Setting) -> bool:
-    """Whether trainings are: where it takes two thirds of the time, unless the user has chosen. Trained models are read
-    in float32 all the same."""
-    return has_bf16() if setting.bf16 is None else setting.bf16
-
-
 def has_bf16() -> bool:
-    """On GPUs that know it, and on processors with instructions for it."""
+    """Whether trainings are fastest in bfloat16: on GPUs that know it, and on processors with instructions for it,
+    where they take two thirds of the time. Trained models are read in float32 all the same."""
     if not on_cpu():
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     instructions: Mapping[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch has none
@@ -102,7 +97,7 @@ def train_once(
 ) -> Outcome:
     """Trains into the run's folder on texts that are tokenized only once; this process knows them by this name. A loss
     that becomes NaN is an outcome too."""
-    recipe = replace(recipe, bf16=in_bf16(work.setting))
+    recipe = replace(recipe, bf16=work.in_bf16(has_bf16()))
     name, texts = training
     ends = isinstance(model, BlockRecurrentForCausalLM)  # as `train` would do it
     shown = work.display.prepare if isinstance(work.display, RunsProgress) else None
