@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from test_masked_study import run
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from onward.corpora import Document
+from onward.streams import TokenizedDocument
 from onward.studies import STUDIES, block_sizes, gates
 from onward.studies.blocks import BlockSizes, Row, run_name
 from onward.studies.intervals import FAILS, HOLDS
 from onward.studies.study import described
-from onward.studies.training_runs import cut, some_of
+from onward.studies.training_runs import cut, read_with, some_of
 
 
 def test_smoke_of_gates(tmp_path: Path) -> None:
@@ -116,6 +118,23 @@ def test_what_other_states_come_to() -> None:
     assert (claim.we_saw, claim.verdict) == ("0.2500 ± 0.0000 bits per token", HOLDS)
 
 
+def test_the_learning_rates_of_both_kinds_are_told() -> None:
+    outcomes = bits({"Rec:fixed:skip": 3.0, "Slide:13L": 3.5}, "gates")
+    for name, outcome in outcomes.items():
+        outcome["learning_rate"] = 0.1 if "rec" in name else 1.0
+    found = gates.report(STUDIES["gates"].setting("smoke", seeds=2), outcomes)
+    assert "Learning rates, the best of 0.1, 1 on validation: books 1 without states, 0.1 with." in found.notes
+
+
+def test_one_document_has_nothing_to_swap_with() -> None:
+    sizes = STUDIES["scale"].sizes["smoke"]
+    model = BlockRecurrentForCausalLM(Row("Rec:fixed:skip").config(sizes, vocab_size=9)).eval()
+    documents = [TokenizedDocument(str(n), torch.arange(36) % 9, words=4, bytes=36) for n in range(2)]
+    memories = ["true", "swapped", "ablated"]
+    assert list(read_with(model, documents, memories)) == memories
+    assert list(read_with(model, documents[:1], memories)) == ["true", "ablated"]
+
+
 def test_what_a_larger_size_comes_to() -> None:
     large = bits({"Slide:13L:large": 3.5, "Rec:fixed:skip:large": 3.25}, "scale")
     report = block_sizes.report_scale(STUDIES["scale"].setting("smoke", seeds=2), large)
@@ -176,6 +195,9 @@ def test_texts_and_rows_that_are_none() -> None:
     for changes, message in (
         ({"texts": ("books", "bytes")}, "there is no 'bytes'; choose of 'books', 'books, bytes'"),
         ({"rows": ("Slide:14L",)}, "there is no 'Slide:14L'; choose of 'XL:512'"),
+        ({"of_texts": {"bytes": {"tokens": 5}}}, "of_texts=.*there is no 'bytes'"),
+        ({"of_texts": {"books": {"token": 5}}}, "has no field 'token' .*did you mean 'tokens'"),
+        ({"of_texts": 3}, "of_texts=3: it must be of the kind of"),
     ):
         with pytest.raises(ValueError, match=message):
             study.runs(study.setting("smoke", changes=changes))

@@ -10,7 +10,10 @@ import torch
 from test_masked_study import run
 from torch import nn
 
+from onward import BlockRecurrentConfig
+from onward.evaluation import block_flops_per_token
 from onward.studies import STUDIES
+from onward.studies.blocks import Row
 from onward.studies.planning import GPUS, UTILISATION, gpus, plan_of
 
 WIDTH = 1024
@@ -70,6 +73,9 @@ def test_block_models_have_the_papers_parameters() -> None:
     code = runs["blocks12-code-slide-13l-seed0"]
     assert code.settings["tokens"] == 250_000 * 8 * 131_072 and code.settings["rate"] == "the best of (0.25,)"
     assert found["blocks12-books-xl-512-seed0"].rows == 256
+    for name in ("XL:2048", "Memorizing:32k", "Feedback:fixed:skip"):  # with windows and memories that are full
+        planned = found[f"blocks12-books-{Row(name).slug}-seed0"].flops_per_token
+        assert planned == block_flops_per_token(BlockRecurrentConfig.preset(name, vocab_size=32_000))
     large = plans("scale")["blocks12-books-rec-fixed-skip-large-seed0"]
     assert round((large.parameters - embeddings) / 1e6) == 320 and large.rows == 128
 

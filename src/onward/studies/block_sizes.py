@@ -19,6 +19,7 @@ from .blocks import (
     BlockReadings,
     BlockSizes,
     Row,
+    about_rates,
     block_runs,
     controls_table,
 )
@@ -71,7 +72,7 @@ def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         [Table("Table 2", SCALE_COLUMNS, rows), *lost],
         {"bits": plot_scale(readings)} if rows else {},
         claims,
-        (OVER_SEEDS, *about_lost, OF_PG19),
+        (OVER_SEEDS, *about_rates({CORPUS: readings}), *about_lost, OF_PG19),
     )
 
 
@@ -169,6 +170,7 @@ def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
             OVER_SEEDS,
             "Segments and, over windows, states stay as they are in the base model.",
             _places(sizes),
+            *about_rates({CORPUS: readings}),
             *about_lost,
         ),
     )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from .. import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from ..corpora import Document
-from ..evaluation import Measures, block_cost
+from ..evaluation import Measures, block_cost, block_flops_per_token
 from ..streams import TokenizedDocument, tokenize
 from ..training import TrainingRecipe
 from ..vocabularies import byte_tokenizer
 from .intervals import Interval, cell, over
-from .planning import plan_of
+from .planning import Plan, plan_of
 from .reporting import Table
 from .study import Outcome, Run, Setting, Work
 from .training_runs import cut, read_with, some_of, tokenizer_of, train_once, vocabulary_run
@@ -120,7 +120,8 @@ def block_runs(setting: Setting, corpus: str, rows: Sequence[Row]) -> list[Run]:
     if len(sizes.rates) > 1:
         for preset in (BASELINE, RECURRENT):
             trials[preset] = [place.trial(Row(preset), rate) for rate in sizes.rates]
-    mains = [place.main(row, seed, trials) for seed in range(setting.seeds) for row in rows]
+    plans = {row.name: cache(partial(place.plan, row)) for row in rows}
+    mains = [place.main(row, seed, trials, plans[row.name]) for seed in range(setting.seeds) for row in rows]
     return [*before, *(run for runs in trials.values() for run in runs), *mains]
 
 
@@ -169,7 +170,7 @@ class _Place:
         do = partial(self._train, row, 0, rate, sizes.probe_tokens)
         return Run(name, settings, do, self.needs, sizes.probe_tokens, outcome_only=True)
 
-    def main(self, row: Row, seed: int, trials: Mapping[str, Sequence[Run]]) -> Run:
+    def main(self, row: Row, seed: int, trials: Mapping[str, Sequence[Run]], plan: Callable[[], Plan]) -> Run:
         sizes: BlockSizes = self.setting.sizes
         carries = bool(row.config(sizes).recurrent_layers)
         tried = [run.name for run in trials.get(RECURRENT if carries else BASELINE, ())]
@@ -180,11 +181,16 @@ class _Place:
 
         settings = self._settings(row, seed, sizes.tokens) | {"rate": f"the best of {sizes.rates}"}
         name = run_name(sizes, self.corpus, row, seed)
-        config = row.config(sizes, vocab_size=257 if self.as_bytes else sizes.vocabulary)
-        rows = max(1, sizes.tokens_per_step // config.segment_length)
-        build = partial(BlockRecurrentForCausalLM, config)
-        plan = partial(plan_of, build, config.segment_length, rows, sizes.tokens, logits_to_keep=config.segment_length)
         return Run(name, settings, do, (*self.needs, *tried), sizes.tokens, plan=plan)
+
+    def plan(self, row: Row) -> Plan:
+        """FLOPs are those of far into a document, where windows and memories are full."""
+        sizes: BlockSizes = self.setting.sizes
+        config = row.config(sizes, vocab_size=257 if self.as_bytes else sizes.vocabulary)
+        length = config.segment_length
+        rows = max(1, sizes.tokens_per_step // length)
+        read = plan_of(partial(BlockRecurrentForCausalLM, config), length, rows, sizes.tokens, logits_to_keep=length)
+        return replace(read, flops_per_token=block_flops_per_token(config))
 
     def _settings(self, row: Row, seed: int, tokens: int) -> dict[str, Any]:
         left_out = ("tokens", "rates", "probe_tokens", "evaluate_every", "rows_at_once")
@@ -275,3 +281,16 @@ ABOUT_CONTROLS = (
     "Lost bits: how much worse a model reads with what another document carries, or with the states that documents "
     "start from and no memories (none). It was not trained to read with none, so Slide:13L is the fairer baseline."
 )
+
+
+def about_rates(readings: Mapping[str, BlockReadings]) -> list[str]:
+    """Which learning rates were chosen: rows with states and rows without may differ in them."""
+    chosen = []
+    for text, found in readings.items():
+        rates = [set(found.of(Row(preset), "learning_rate").values()) for preset in (BASELINE, RECURRENT)]
+        if all(rates):
+            without, with_states = (" and ".join(f"{rate:g}" for rate in sorted(some)) for some in rates)
+            chosen.append(f"{text} {without} without states, {with_states} with")
+    tried = next(iter(readings.values())).setting.sizes.rates if readings else ()
+    listed = ", ".join(f"{rate:g}" for rate in tried)
+    return [f"Learning rates, the best of {listed} on validation: {'; '.join(chosen)}."] if chosen else []

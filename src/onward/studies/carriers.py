@@ -68,7 +68,7 @@ SCALES = {
 def _pretrained(scale: str, **changes: Any) -> Sizes:
     """Overlaps are another study's."""
     chosen = {name: SCALES[scale].carriers[name] for name in (PAPERS, "pooled", "spans", "fading history")}
-    own = replace(SCALES[scale], carriers=chosen, controls=("spans",), overlaps=(0,), more_overlaps=())
+    own = replace(SCALES[scale], carriers=chosen, overlaps=(0,), more_overlaps=())
     return replace(own, train="carrier", carrier_rate=None, tag="pretrained-", **changes)
 
 
@@ -237,8 +237,7 @@ def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Rep
         claims,
         (
             "± is half a 95 % interval over seeds (Student), of paired differences where two models are compared.",
-            f"Windows of {sizes.window} tokens; the longest context is a plain model trained and read with "
-            f"{sizes.longest}, at least half of it before every token.",
+            *_about_longest(sizes),
             "FLOPs are all matrix products of a window with a memory, carrier and language model head included, and "
             "what is read again"
             + ("; plain windows that overlap show what they do without a memory." if sizes.more_overlaps else "."),
@@ -246,6 +245,17 @@ def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Rep
             OVER_SEEDS,
         ),
     )
+
+
+def _about_longest(sizes: Sizes) -> list[str]:
+    windows = f"Windows of {sizes.window} tokens; the longest context is"
+    before = f"{sizes.longest}, at least half of it before every token."
+    if sizes.train == "all":
+        return [f"{windows} a plain model trained and read with {before}"]
+    return [
+        f"{windows} the model as it is, read with {before}",
+        "Only carriers are trained: what their constants gain is adaptation, which the longest context has none of.",
+    ]
 
 
 COLUMNS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from .. import BlockRecurrentForCausalLM
 from ..models.block_recurrent import PRESETS
+from ..models.checking import refuse_others
 from .blocks import (
     BASELINE,
     LAPTOP_OF_MANY,
@@ -22,6 +23,7 @@ from .blocks import (
     BlockReadings,
     BlockSizes,
     Row,
+    about_rates,
     block_runs,
     controls_table,
 )
@@ -87,7 +89,9 @@ class Sizes(BlockSizes):
 
     def of(self, text: str) -> Sizes:
         known = {"vocabulary": None} if TEXTS[text].as_bytes else {}
-        return replace(self, **{**known, **self.of_texts.get(text, {})})
+        changes = self.of_texts.get(text, {})
+        refuse_others(Sizes, [f.name for f in fields(Sizes)], changes)
+        return replace(self, **{**known, **changes})
 
 
 # On bytes those that claims are about; on code those that the paper has figures of.
@@ -131,6 +135,7 @@ CORPORA = {
 def runs(setting: Setting) -> list[Run]:
     sizes: Sizes = setting.sizes
     _refuse_unknown("texts", sizes.texts, TEXTS)
+    _refuse_unknown("of_texts", tuple(sizes.of_texts), TEXTS)
     found = []
     for text in sizes.texts:
         own = sizes.of(text)
@@ -218,6 +223,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         (
             "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits.",
             "Step time: processor time of a training step of equally many tokens, in float32, relative to Slide:13L.",
+            *about_rates(readings),
             *about_lost,
             "Rows keep their proportion to the base model; the paper's columns are of 12 layers and other texts, for "
             "the shape of the thing.",
@@ -271,8 +277,8 @@ def plot(setting: Setting, readings: Mapping[str, BlockReadings]) -> Figure:
                 style = {"color": "0.0", "marker": "o" if row.name.startswith(("Rec", "Feed")) else "s"}
                 panel.errorbar(gain.mean, place, xerr=gain.half or 0, capsize=2, linewidth=0.8, markersize=4, **style)
         panel.axvline(0, color="0.6", linewidth=0.8, linestyle=":")
-        panel.set_title(text)
-        panel.set_xlabel(f"bits per {TEXTS[text].unit} better than Slide:13L")
+        panel.set_title(f"{TEXTS[text].corpus}, per {TEXTS[text].unit}")
+    figure.supxlabel("bits better than Slide:13L", fontsize="medium")
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     return figure

@@ -113,17 +113,19 @@ def notes_on_lost(outcomes: Mapping[str, Outcome]) -> list[str]:
 
 def plot(found: Found, measures: Sequence[Measure], trivial: Sequence[float] = ()) -> Figure:
     """A panel for each measure, in which a dotted line may be where one is without reading anything."""
-    figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+    figure = Figure(figsize=(8, 2.8), layout="constrained")
     panels = figure.subplots(1, len(measures), sharey=True)
     for panel, measure in zip(panels, measures, strict=True):
         for place, name in enumerate(found.names):
-            for read, marker, color in (("true", "o", "0.0"), ("swapped", "x", "0.5")):
+            for read, marker, color, below in (("true", "o", "0.0", 0.0), ("swapped", "x", "0.5", 0.25)):
                 if scores := found.of(name, measure.value, read):
                     mean = Interval.of(list(scores.values()))
-                    panel.errorbar(mean.mean, place, xerr=mean.half or 0, capsize=3, color=color, marker=marker)
+                    style = {"color": color, "marker": marker, "capsize": 3}
+                    panel.errorbar(mean.mean, place + below, xerr=mean.half or 0, **style)
         panel.set_yticks(range(len(found.names)), found.names)
-        panel.set_xlabel(f"{measure.label}; ×: swapped memories")
+        panel.set_xlabel(measure.label)
     for panel, number in zip(panels, trivial, strict=False):
         panel.axvline(number, color="0.5", linestyle=":", linewidth=1)
     panels[0].invert_yaxis()
+    figure.supxlabel("×: swapped memories", fontsize="small")
     return figure

@@ -113,10 +113,11 @@ class Study:
 
 def _check_kind(name: str, value: Any, known: Any) -> None:
     """A wrong kind would be found only after hours."""
-    kinds: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), tuple: (tuple, list), str: (str,)}
-    if isinstance(known, bool) or known is None or type(known) not in kinds:
+    wider: dict[type, tuple[type, ...]] = {float: (int, float), tuple: (tuple, list)}
+    kind = type(known)
+    if kind not in (int, float, tuple, str, dict):
         return
-    if isinstance(value, bool) or not isinstance(value, kinds[type(known)]):
+    if isinstance(value, bool) or not isinstance(value, wider.get(kind, kind)):
         raise ValueError(f"{name}={value!r}: it must be of the kind of {known!r}")
 
 
