@@ -72,7 +72,7 @@ def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         [Table("Table 2", SCALE_COLUMNS, rows), *lost],
         {"bits": plot_scale(readings)} if rows else {},
         claims,
-        (OVER_SEEDS, *about_rates({CORPUS: readings}), *about_lost, OF_PG19),
+        (OVER_SEEDS, *about_rates({CORPUS: readings}, SCALE_ROWS), *about_lost, OF_PG19),
     )
 
 
@@ -170,7 +170,7 @@ def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
             OVER_SEEDS,
             "Segments and, over windows, states stay as they are in the base model.",
             _places(sizes),
-            *about_rates({CORPUS: readings}),
+            *about_rates({CORPUS: readings}, ablation_rows(sizes)),
             *about_lost,
         ),
     )

@@ -283,14 +283,20 @@ ABOUT_CONTROLS = (
 )
 
 
-def about_rates(readings: Mapping[str, BlockReadings]) -> list[str]:
+def about_rates(readings: Mapping[str, BlockReadings], rows: Sequence[Row]) -> list[str]:
     """Which learning rates were chosen: rows with states and rows without may differ in them."""
-    chosen = []
+    chosen, tried = [], set()
     for text, found in readings.items():
-        rates = [set(found.of(Row(preset), "learning_rate").values()) for preset in (BASELINE, RECURRENT)]
-        if all(rates):
-            without, with_states = (" and ".join(f"{rate:g}" for rate in sorted(some)) for some in rates)
+        sizes: BlockSizes = found.setting.sizes
+        rates: dict[bool, set[float]] = {False: set(), True: set()}
+        for row in rows:
+            rates[bool(row.config(sizes).recurrent_layers)] |= set(found.of(row, "learning_rate").values())
+        if all(rates.values()):
+            without, with_states = (_listed(some) for some in rates.values())
             chosen.append(f"{text} {without} without states, {with_states} with")
-    tried = next(iter(readings.values())).setting.sizes.rates if readings else ()
-    listed = ", ".join(f"{rate:g}" for rate in tried)
-    return [f"Learning rates, the best of {listed} on validation: {'; '.join(chosen)}."] if chosen else []
+            tried |= set(sizes.rates)
+    return [f"Learning rates, the best of {_listed(tried)} on validation: {'; '.join(chosen)}."] if chosen else []
+
+
+def _listed(rates: set[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in sorted(rates))

@@ -223,7 +223,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         (
             "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits.",
             "Step time: processor time of a training step of equally many tokens, in float32, relative to Slide:13L.",
-            *about_rates(readings),
+            *about_rates(readings, ROWS),
             *about_lost,
             "Rows keep their proportion to the base model; the paper's columns are of 12 layers and other texts, for "
             "the shape of the thing.",
