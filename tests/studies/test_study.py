@@ -255,7 +255,6 @@ def test_what_ended_in_another_precision_is_refused_if_one_is_chosen(tmp_path: P
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_training_goes_on_in_the_precision_it_was_begun_in(begun: bool, tmp_path: Path) -> None:
     study = squares([])
-    (tmp_path / "laptop").mkdir()
 
     def work(bf16: bool | None = None) -> Work:
         return Work(tmp_path, study.setting(bf16=bf16), [])

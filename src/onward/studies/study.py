@@ -183,6 +183,7 @@ class Work:
             return begun
         bf16 = fastest if chosen is None else chosen
         if self.is_first:
+            self.folder.mkdir(parents=True, exist_ok=True)
             write_json(file, {"bf16": bf16})
         return bf16
 
