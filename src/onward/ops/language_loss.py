@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .autocast import autocast_dtype
+
 IGNORED = -100
 """The label that losses leave out."""
 LOGITS_AT_ONCE = 8_000_000
@@ -30,6 +32,7 @@ class _LanguageLoss(torch.autograd.Function):
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        is_exact = exact == hidden.dtype
         # Summed up exactly: many pieces in half precision would lose most of it.
         grad_weight = torch.zeros_like(weight, dtype=exact) if wants_weight else None
         loss = torch.zeros((), dtype=exact, device=hidden.device)
@@ -37,14 +40,14 @@ class _LanguageLoss(torch.autograd.Function):
         size = max(1, min(len(labels), LOGITS_AT_ONCE // len(weight)))
         # The same memory for every piece: fresh memory costs more than the work that is done in it.
         room = hidden.new_empty(size, len(weight))
-        exact_room = room if exact == hidden.dtype else torch.empty_like(room, dtype=exact)
+        exact_room = room if is_exact else torch.empty_like(room, dtype=exact)
         for start in range(0, len(labels), size):
             piece, wanted = scaled[start : start + size], labels[start : start + size]
             ignored = wanted == IGNORED
             rows, right = torch.arange(len(wanted), device=wanted.device), wanted.clamp(min=0)
             made, logits = room[: len(wanted)], exact_room[: len(wanted)]
             torch.mm(piece, weight.mT, out=made)
-            if exact_room is not room:
+            if not is_exact:
                 logits.copy_(made)
             if looking:
                 shares = torch.softmax(logits, -1, out=logits)
@@ -65,11 +68,11 @@ class _LanguageLoss(torch.autograd.Function):
                 shares.masked_fill_(ignored[:, None], 0)
             elif bool(ignored.any()):
                 shares[ignored] = 0
-            errors = shares if exact == hidden.dtype else made.copy_(shares)
+            errors = shares if is_exact else made.copy_(shares)
             if grad_hidden is not None:
                 torch.mm(errors, weight, out=grad_hidden[start : start + size]).mul_(factor)
             if grad_weight is not None:
-                if exact == hidden.dtype:
+                if is_exact:
                     grad_weight.addmm_(errors.mT, piece)
                 else:
                     grad_weight += errors.mT @ piece
@@ -101,8 +104,5 @@ def language_loss(hidden: Tensor, weight: Tensor, labels: Tensor, factor: float 
 
 def _as_autocast_has_it(*given: Tensor) -> tuple[Tensor, ...]:
     """It lowers a linear layer, but not products into memory that is there. float64 it leaves alone."""
-    device = given[0].device.type
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
-        return given
-    lower = torch.get_autocast_dtype(device)
-    return tuple(x if x.dtype == torch.float64 else x.to(lower) for x in given)
+    lower = autocast_dtype(given[0].device.type)
+    return given if lower is None else tuple(x if x.dtype == torch.float64 else x.to(lower) for x in given)

@@ -14,6 +14,7 @@ from .blocks import (
     BASELINE,
     LAPTOP,
     LAPTOP_OF_MANY,
+    OVER_SEEDS,
     RECURRENT,
     SMOKE,
     BlockReadings,
@@ -90,7 +91,6 @@ def plot_scale(readings: BlockReadings) -> Figure:
 
 
 SCALE_COLUMNS = ("model", "parameters", "bits per token", "word perplexity", "paper, bits", "paper, word perplexity")
-OVER_SEEDS = "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits."
 OF_PG19 = "The paper's columns are of PG19 and models of 320 million parameters, for the shape of the thing."
 
 

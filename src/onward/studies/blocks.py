@@ -23,6 +23,7 @@ from .study import Outcome, Run, Setting, Work
 from .training_runs import cut, read_with, some_of, tokenizer_of, train_once, vocabulary_run
 
 RECURRENT, BASELINE = "Rec:fixed:skip", "Slide:13L"
+OVER_SEEDS = "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits."
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ LAPTOP = BlockSizes(
 LAPTOP_OF_MANY = replace(  # for studies of so many models that each must be smaller
     LAPTOP,
     changes={**LAPTOP.changes, "num_hidden_layers": 4},
-    tokens=1_200_000,  # after a third of them states carry nothing yet, and seeds differ seven times as much
+    tokens=1_200_000,  # after a third of them states carry nothing yet, and seeds differ several times as much
     probe_tokens=400_000,
     rates=(0.1, 0.2, 0.4),
     warmup_steps=20,

@@ -18,6 +18,7 @@ from ..models.checking import refuse_others
 from .blocks import (
     BASELINE,
     LAPTOP_OF_MANY,
+    OVER_SEEDS,
     RECURRENT,
     SMOKE,
     BlockReadings,
@@ -221,7 +222,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         {"bits": plot(setting, readings)} if rows else {},
         claims,
         (
-            "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits.",
+            OVER_SEEDS,
             "Step time: processor time of a training step of equally many tokens, in float32, relative to Slide:13L.",
             *about_rates(readings, ROWS),
             *about_lost,

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
+from ...ops.autocast import autocast_dtype
 from ...ops.rms_norm import RMSNorm
 from .attention import SlidingAttention
 from .cell import RecurrentCell
@@ -211,9 +212,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             raise ValueError(f"the state has {state.batch_size} rows, and the input {batch}: use state.select(rows)")
         if starts_document is not None:
             state = state.reset(starts_document)
-        device = embedded.device.type
-        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-        if not autocast and state.dtypes != {embedded.dtype}:
+        if autocast_dtype(embedded.device.type) is None and state.dtypes != {embedded.dtype}:
             state = state.to(embedded.dtype)  # from another dtype, or from autocast
         columns, lengths = None, (count,) * batch
         if attention_mask is not None:
