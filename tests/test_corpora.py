@@ -6,7 +6,7 @@ import datasets
 import pytest
 
 from onward import corpora, pretrained
-from onward.corpora import Corpus, CorpusError, Document, load_corpus, load_documents
+from onward.corpora import Corpus, CorpusError, Document, fingerprint_of, load_corpus, load_documents
 
 
 def write_books(folder, count):
@@ -363,3 +363,27 @@ def test_a_folder_of_code(tmp_path):
     (tmp_path / "a.py").write_text("")
     with pytest.raises(CorpusError, match="is empty"):
         load_documents(tmp_path, pattern="*.py")
+
+
+def test_a_fingerprint_is_of_the_texts_that_are_read(tmp_path, monkeypatch):
+    books = write_books(tmp_path / "books", 3)
+    before = fingerprint_of(str(books))
+    assert before.startswith("3 files, ")
+    (books / "notes.md").write_text("not read")
+    (books / "runs" / "smoke").mkdir(parents=True)
+    (books / "runs" / "smoke" / "table.txt").write_text("not read, either")
+    assert fingerprint_of(str(books)) == before
+    monkeypatch.chdir(books)
+    assert fingerprint_of(".") == before, "wherever it is looked at from"
+    (books / "book01.txt").write_text("book 2 has words")
+    assert fingerprint_of(str(books)) != before, "as long, but another text"
+    (books / "book01.txt").rename(books / "book03.txt")
+    assert fingerprint_of(str(books)) not in (None, before), "split by names, they are others"
+    assert fingerprint_of(f"{books}/book0*.txt").startswith("3 files, ")
+    assert fingerprint_of(f"{books}/book00.txt").startswith("1 file, ")
+    for split in ("train", "validation", "test"):
+        write_books(tmp_path / "split" / split, 2)
+    assert fingerprint_of(str(tmp_path / "split")).startswith("6 files, ")
+    assert fingerprint_of(f"pg19:{tmp_path / 'split'}").startswith("6 files, ")
+    for elsewhere in ("shakespeare", "hub:a/b", "installed-code:torch", "no/such/*.tex", "nowhere", str(tmp_path)):
+        assert fingerprint_of(elsewhere) is None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .documents import SPLITS, Corpus, CorpusError, Document, LazyDocuments, split_documents
-from .files import load_documents, local_corpus, read_text
+from .files import fingerprint, load_documents, local_corpus, read_text
 from .hub import hub_corpus, load_hub_data_set
 from .named import CORPORA, corpus, installed_code, pg19, pg19_all, shakespeare, wikitext_103
 
@@ -32,6 +32,7 @@ __all__ = [
     "Document",
     "LazyDocuments",
     "corpus",
+    "fingerprint_of",
     "installed_code",
     "load_corpus",
     "load_documents",
@@ -63,8 +64,7 @@ def load_corpus(name_or_path: str, **options: Any) -> Corpus:
     if path.exists():
         return _call(local_corpus, name_or_path, (path,), options)
     if "*" in name_or_path and "pattern" not in options:
-        folder = next(parent for parent in path.parents if "*" not in str(parent))
-        pattern = str(path.relative_to(folder))
+        folder, pattern = _folder_and_pattern(path)
         return _call(local_corpus, name_or_path, (folder,), options | {"pattern": pattern})
     if path.suffix or len(path.parts) > 1 or name_or_path.startswith((".", "~")):
         raise CorpusError(f"there is no file or folder {name_or_path!r}: check the path")
@@ -74,6 +74,22 @@ def load_corpus(name_or_path: str, **options: Any) -> Corpus:
         f"there is no corpus, file or folder {name_or_path!r}: {hint}"
         f"corpora are {', '.join(sorted(CORPORA))}; or give a path, or hub:owner/name"
     )
+
+
+def fingerprint_of(name_or_path: str) -> str | None:
+    """Of the files that this stands for; None where texts come from elsewhere, and do not change."""
+    name, _, argument = str(name_or_path).partition(":")
+    if name == "hub" or (name in CORPORA and not argument):
+        return None
+    path = Path(argument if name in CORPORA else name_or_path).expanduser()
+    if path.exists():
+        return fingerprint(path)
+    return fingerprint(*_folder_and_pattern(path)) if "*" in str(path) else None
+
+
+def _folder_and_pattern(path: Path) -> tuple[Path, str]:
+    folder = next(parent for parent in path.parents if "*" not in str(parent))
+    return folder, str(path.relative_to(folder))
 
 
 def _call(load: Callable[..., Corpus], name: str, arguments: tuple[Any, ...], options: dict) -> Corpus:

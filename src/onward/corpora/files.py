@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,10 +12,15 @@ from .documents import SPLITS, Corpus, CorpusError, Document, LazyDocuments, fro
 
 
 def local_corpus(path: Path, field: str = "text", pattern: str | None = None) -> Corpus:
-    folders = {split: path / split for split in SPLITS if (path / split).is_dir()}
-    if folders and not (pattern and "train" not in folders):  # a folder of code may have one named "test"
+    if folders := _folders_of_splits(path, pattern):
         return from_splits(str(path), {s: load_documents(f, field, pattern) for s, f in folders.items()})
     return split_documents(str(path), load_documents(path, field, pattern))
+
+
+def _folders_of_splits(path: Path, pattern: str | None) -> dict[str, Path]:
+    """None where texts are not split yet."""
+    folders = {split: path / split for split in SPLITS if (path / split).is_dir()}
+    return folders if "train" in folders or not pattern else {}  # a folder of code may have one named "test"
 
 
 def load_documents(path: str | Path, field: str = "text", pattern: str | None = None) -> Sequence[Document]:
@@ -28,9 +34,7 @@ def load_documents(path: str | Path, field: str = "text", pattern: str | None = 
         raise CorpusError(f"there is no file or folder {str(path)!r}: check the path")
     if path.is_file():
         return _json_documents([path], field) if _is_json_lines(path) else [_text_document(path)]
-    files = sorted(file for file in path.glob(pattern or "*") if file.is_file())
-    json_files = [file for file in files if _is_json_lines(file)]
-    text_files = [file for file in files if file.suffix == ".txt" or (pattern and not _is_json_lines(file))]
+    json_files, text_files = _files_of(path, pattern)
     if json_files and text_files:
         raise CorpusError(
             f"folder {str(path)!r} holds both .txt and .jsonl files: "
@@ -47,6 +51,31 @@ def load_documents(path: str | Path, field: str = "text", pattern: str | None = 
     if blank and (not pattern or len(blank) == len(text_files)):
         raise CorpusError(f"{blank[0]} is empty: remove it, or put text into it")
     return LazyDocuments([file for file in text_files if file not in set(blank)], _text_document)
+
+
+def _files_of(folder: Path, pattern: str | None) -> tuple[list[Path], list[Path]]:
+    """Those of JSON lines, and those of plain text."""
+    files = sorted(file for file in folder.glob(pattern or "*") if file.is_file())
+    json_files = [file for file in files if _is_json_lines(file)]
+    return json_files, [file for file in files if file.suffix == ".txt" or (pattern and not _is_json_lines(file))]
+
+
+def fingerprint(path: Path, pattern: str | None = None) -> str | None:
+    """Of the files that are read here: texts that changed have another, and elsewhere it is the same. None if there are
+    none."""
+    if path.is_file():
+        files = [path]
+    else:
+        folders = _folders_of_splits(path, pattern).values() or [path]
+        files = [file for folder in folders for of_kind in _files_of(folder, pattern) for file in of_kind]
+    if not files:
+        return None
+    found = hashlib.blake2b(digest_size=8)
+    for file in files:
+        found.update(f"{file.relative_to(path).as_posix()!r} {file.stat().st_size} ".encode())
+        with file.open("rb") as content:
+            found.update(hashlib.file_digest(content, "blake2b").digest())
+    return f"{len(files)} {'file' if len(files) == 1 else 'files'}, {found.hexdigest()}"
 
 
 def _is_blank(path: Path) -> bool:
