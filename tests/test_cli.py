@@ -268,6 +268,14 @@ def test_a_place_that_cannot_be_written_is_found_at_once(place, monkeypatch, cap
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     message = error_of(f"evaluate no-such-model --out {place}/new/results", monkeypatch, capsys)
     assert message.startswith(f"--out {place}/new/results: {place} may not be written to")
+    monkeypatch.undo()
+
+    def refuse(**given):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr("onward.commands.shared.TemporaryDirectory", refuse)  # as places like /sys do
+    message = error_of(f"study scale --scale smoke --out {place}/new", monkeypatch, capsys)
+    assert message.startswith(f"--out {place}/new: {place} may not be written to")
 
 
 def test_evaluate_blocks(place, blocks):

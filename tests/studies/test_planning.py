@@ -97,7 +97,9 @@ def test_the_command_says_what_it_takes() -> None:
     plan = plans("scale")["blocks12-books-slide-13l-large-seed0"]
     hours = plan.training_flops / (2 * UTILISATION * GPUS["H100"][0]) / 3600
     row = next(line for line in said.splitlines() if "slide-13l-large" in line)
-    assert f"| {hours:,.1f} |" in row and "of 64 |" in row
+    assert f"| {hours:,.1f} hours |" in row and "of 64 |" in row
+    assert "Not counted: bpe-32000-books." in said and "keep them less busy" in said
+    assert " minutes |" in run("study hotpotqa --scale paper --seeds 1 --plan --gpus 2xH100"), "not 0.0 hours"
     for text in ("8", "8xB200", "0xA100", "A100x8"):
         with pytest.raises(ValueError, match="write how many and which, as 8xA100"):
             gpus(text)

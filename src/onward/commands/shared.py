@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -45,8 +46,16 @@ def check_place(out: Path) -> None:
     there = next(place for place in (out, *out.absolute().parents) if place.exists())
     if there != out and not there.is_dir():
         raise ValueError(f"--out {out}: {there} is a file, not a folder; choose another place")
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"--out {out}: {there} may not be written to; choose another place, or change its permissions")
+    folder = there if there.is_dir() else there.parent
+    try:
+        if not os.access(there, os.W_OK):
+            raise PermissionError
+        with TemporaryDirectory(dir=folder):  # some places may be written to, but not by folders
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out {out}: {there} may not be written to; choose another place, or change its permissions"
+        ) from error
 
 
 Model = Annotated[str, typer.Argument(help="A folder, a Hub name, or a packaged one: smollm2-135m, minilm-l6.")]

@@ -69,9 +69,10 @@ def study(
     if plan:
         if precision is not Precision.fastest:
             raise ValueError("--precision is for runs; --plan reckons with bfloat16: leave one of them out")
-        from ..studies.planning import table
+        from ..studies.planning import left_out, table
 
-        say(table(chosen.runs(setting), gpus).markdown())
+        planned = chosen.runs(setting)
+        say("\n\n".join([table(planned, gpus).markdown(), *left_out(planned)]))
         return
     found = report(chosen, setting, out) if only_report else conduct(chosen, setting, out, known=known or ())
     folder = out / setting.scale / chosen.name
@@ -99,6 +100,8 @@ def corpora(given: list[str] | tuple[str, ...]) -> dict[str, str]:
     for text in given:
         name, equals, place = text.partition("=")
         name, place = (name, place) if equals else ("", text)
+        if not place.strip():
+            raise ValueError(f"--corpus {text}: no name or path is given: write it as {name or 'books'}=PATH")
         if name in found:
             raise ValueError(f"--corpus {text}: there are two for {name or 'the study'}: name them, as books=PATH")
         found[name] = place

@@ -111,13 +111,28 @@ def table(runs: Sequence[Any], on: str) -> Table:
                 f"{plan.flops_per_token:.3g}",
                 "" if plan.formula is None else f"{plan.formula:.3g}",
                 "" if plan.tokens is None else f"{plan.tokens:.3g}",
-                "" if hours is None else f"{hours:,.1f}",
+                "" if hours is None else _time(hours),
                 f"{needed / 1e9:.1f} GB" if at_once else "too much",
                 f"{min(share, at_once)} of {share}",
             ]
         )
-    rows.append(["all", "", "", "", "", f"{total:,.1f}", "", ""])
+    rows.append(["all", "", "", "", "", _time(total), "", ""])
     return Table(f"On {count} × {name}, at {UTILISATION:.0%} of its speed", COLUMNS, rows)
+
+
+def _time(hours: float) -> str:
+    return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+
+
+def left_out(runs: Sequence[Any]) -> list[str]:
+    """What the table does not tell."""
+    others = [run.name for run in runs if run.plan is None]
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return [
+        *([f"Not counted: {', '.join(others[:3])}{more}."] if others else []),
+        f"{UTILISATION:.0%} is what well-fed processors reach: windows that follow each other keep them less busy, and "
+        "reading and checkpoints take time, too.",
+    ]
 
 
 COLUMNS = (
@@ -126,7 +141,7 @@ COLUMNS = (
     "FLOPs/token, forward",
     "the paper's",
     "tokens",
-    "hours",
+    "time",
     "memory of each",
     "rows at once",
 )
