@@ -13,6 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from onward import WindowRecurrenceConfig, add_recurrence
 from onward.corpora import Document
+from onward.evaluation import measure
 from onward.models.window_recurrent.carriers import CARRIERS
 from onward.streams import TokenizedDocument, tokenize
 from onward.training import TrainingRecipe
@@ -116,7 +117,23 @@ def test_summary_tokens_follow_every_whole_window(example: Any) -> None:
     assert example.with_summaries(document, 100).ids.tolist() == expected
 
 
-@pytest.mark.parametrize("name", ["weighted", "gated", "summaries"])
+@pytest.mark.parametrize("added", [0, 4])
+def test_the_loss_of_a_text_leaves_out_the_tokens_added_to_it(example: Any, added: int) -> None:
+    text = TokenizedDocument("a", torch.arange(19) % 50, 19, 19)
+    document = example.with_summaries(text, 50) if added else text
+    backbone = small_gpt2()
+    backbone.resize_token_embeddings(50 + added)
+    torch.nn.init.normal_(backbone.transformer.wte.weight)  # so that losses differ
+    model = add_recurrence(backbone, WindowRecurrenceConfig(carrier="none", window=8 + added)).double().eval()
+    losses = torch.nn.functional.cross_entropy(
+        logits(model, document.ids[None, :-1])[0], document.ids[1:], reduction="none"
+    )
+    of_text = losses[document.ids[1:] < 50]
+    assert len(of_text) == 18 and len(losses) == 18 + 2 * added
+    assert example.loss_of_text(measure(model, [document])) == pytest.approx(of_text.mean().item())
+
+
+@pytest.mark.parametrize("name", ["plain", "weighted", "gated", "summaries"])
 def test_a_trial_trains_and_reads(example: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(example, "TEXT", 24)
     texts = [Document(str(i), f"number {i}: " + "some words to read, " * 20) for i in range(4)]

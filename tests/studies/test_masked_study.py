@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from onward.cli import app
 from onward.masked_texts import Hiding
 from onward.studies import STUDIES, Work
-from onward.studies.intervals import HOLDS
+from onward.studies.intervals import HOLDS, UNSEEN
 from onward.studies.masked_runs import MODELS, order_run, slug
 from onward.studies.masked_tables import report_mlm, report_stability
 from onward.studies.word_order import shuffled
@@ -97,10 +97,18 @@ def test_what_scores_come_to() -> None:
     assert [claim.verdict for claim in found.claims] == [HOLDS, HOLDS]
     assert found.claims[1].we_saw == "0.5 ± 0.0 points"
     stability = report_stability(setting, outcomes)
-    # Of two rates one is the best, so half of the difference is lost; BERT's worst runs have failed.
-    assert "| BERT | 10.97 ± 0.38 |  | 50% |" in stability.markdown()
-    assert "| recurrent, stride 1 | 3.97 ± 0.38 | -7.00 ± 0.00 | 0% |" in stability.markdown()
-    assert stability.claims[0].verdict == HOLDS
+    # With one of two rates BERT has failed; scores differ by half of what that rate loses, and by the gain.
+    assert "| BERT | 50.0 ± 0.0 |  | 59.5 ± 6.7 |  |" in stability.markdown()
+    assert "| recurrent, stride 1 | 0.0 ± 0.0 | -50.0 ± 0.0 | 67.0 ± 6.7 | 7.5 ± 0.0 |" in stability.markdown()
+    assert [claim.verdict for claim in stability.claims] == [HOLDS, HOLDS]
+
+
+def test_higher_scores_are_not_less_stable() -> None:
+    """What is better with one rate than the other, and never fails, has failed no more often."""
+    setting = STUDIES["stability"].setting("smoke", seeds=2)
+    found = report_stability(setting, made_up(gain=20, lost={"BERT": 0.05, "recurrent, stride 1": 0.2}))
+    assert [claim.verdict for claim in found.claims] == [UNSEEN, HOLDS]
+    assert found.claims[0].we_saw == "0.0 ± 0.0 % of all runs fewer"
 
 
 def test_half_a_study_says_what_it_can() -> None:
@@ -112,7 +120,7 @@ def test_half_a_study_says_what_it_can() -> None:
     assert "Nothing to compare" in report_stability(setting, of_bert).summary
     nan = {"validation_loss": None, "parameters": 10, "learning_rate": 1}
     table = report_mlm(setting, outcomes | {"mlm-recurrent-stride1-seed1": nan}).markdown()
-    assert "| recurrent, stride 1 | 10 | 0.001 | 2 | 1.00 | 2.500 | -0.500 |" in table
+    assert "| recurrent, stride 1 | 10 | 0.001 | 1 | 1.00 | 2.500 | -0.500 |" in table, "of the seed that has a loss"
 
 
 def test_what_a_model_that_diverged_leaves_to_others(tmp_path: Path) -> None:
@@ -122,7 +130,7 @@ def test_what_a_model_that_diverged_leaves_to_others(tmp_path: Path) -> None:
     work = Work(tmp_path, setting, list(runs.values()))
     folder = work.folder_of("mlm-bert-seed0")
     folder.mkdir(parents=True)
-    (folder / "outcome.json").write_text(json.dumps({"validation_loss": None}))
+    (folder / "outcome.json").write_text(json.dumps({"validation_loss": None, "settings": {}}))
     outcome = runs["rte-bert-seed0"].do(work)
     assert outcome["results"] == [] and outcome["said"] == "not done: mlm-bert-seed0 ended with NaN"
     assert "| BERT | " not in report_stability(setting, {"rte-bert-seed0": outcome}).markdown()
@@ -141,6 +149,12 @@ def test_names_that_are_none() -> None:
         ("study mlm --corpus books=x", "reads no corpus 'books': it reads text, glue"),
         ("study mlm --set tokens", "--set tokens: write it as NAME=VALUE"),
         ("study mlm --set token=1", "did you mean 'tokens'"),
+        ("study mlm --corpus text=", "--corpus text=: no name or path is given: write it as text=PATH"),
+        ("study overlap-books --set rates=()", r"rates=\(\): give at least one learning rate"),
+        ("study overlap-books --set rates=(1e-3,0)", "0 must be more than 0"),
+        ("study gates --set tokens_per_step=-1", "tokens_per_step=-1: -1 must be at least 0"),
+        ("study mlm --set tokens=-5", "tokens=-5: -5 must be at least 0"),
+        ("study boolq --set encoder=roberta-base --set window=-1", "window=-1"),  # a name needs no quotes
     ):
         with pytest.raises(ValueError, match=message):
             CliRunner().invoke(app, line.split(), catch_exceptions=False)

@@ -347,7 +347,9 @@ def test_every_question_once_in_batches_of_like_length() -> None:
     ordered = InOrder(questions, 4, 2, seed=0)
     ordered.order = order = question_reader._order(lengths, 4, 2, seed=0)
     assert len(ordered) == 806 and ordered[3] is questions[order[3]]
-    assert sorted(order[:403]) == sorted(order[403:]) == list(range(403)) and order[:403] != order[403:]
-    spread = [max(part) - min(part) for part in ([lengths[n] for n in order[i : i + 4]] for i in range(0, 400, 4))]
-    assert sum(spread) / len(spread) < 100, "of 990"
+    assert sorted(order) == sorted([*range(403), *range(403)]) and order[:400] != order[400:800]
+    assert len(set(order[:400])) == len(set(order[400:800])) == 400, "what fills no batch comes at the very end"
+    for epoch in (0, 400):
+        batches = [[lengths[n] for n in order[i : i + 4]] for i in range(epoch, epoch + 400, 4)]
+        assert sum(max(batch) - min(batch) for batch in batches) / len(batches) < 100, "of 990"
     assert question_reader._order(lengths, 4, 2, seed=0) == order != question_reader._order(lengths, 4, 2, seed=1)

@@ -184,6 +184,69 @@ def more_squares(study: Study, setting: Setting) -> list[Run]:
     return [replace(first, settings={**first.settings, "more": 1}), *others]
 
 
+def test_a_run_on_other_texts_is_refused(tmp_path: Path) -> None:
+    """Their path is the same: what it holds counts."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text("some text")
+    done: list[str] = []
+    study = squares(done)
+    setting = study.setting(corpora={"text": str(texts)})
+    conduct(study, setting, tmp_path / "out", progress=False)
+    kept = json.loads((tmp_path / "out" / "laptop" / "runs" / "total" / "outcome.json").read_text())
+    assert kept["texts"]["text"].startswith("1 file, ")
+    conduct(study, setting, tmp_path / "out", progress=False)
+    (texts / "a.txt").write_text("same text")
+    refused = "text of 'text': '1 file, .* there, '1 file, .* here.: choose another"
+    for again in (conduct, report):
+        with pytest.raises(FileExistsError, match=refused):
+            again(study, setting, tmp_path / "out")
+    with pytest.raises(FileExistsError, match="text of 'text'"):
+        conduct(study, setting, tmp_path / "new", progress=False, known=[tmp_path / "out" / "laptop" / "squares"])
+    assert len(done) == 4
+    moved = texts.rename(tmp_path / "moved")
+    (moved / "a.txt").write_text("some text")
+    other = study.setting(corpora={"text": str(moved)})
+    conduct(study, other, tmp_path / "out", progress=False)
+    assert len(done) == 4, "texts are the same elsewhere"
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"settings"'])
+def test_a_broken_outcome_is_named(content: str, tmp_path: Path) -> None:
+    done: list[str] = []
+    study = squares(done)
+    conduct(study, study.setting(), tmp_path, progress=False)
+    file = tmp_path / "laptop" / "runs" / "square-2" / "outcome.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(file))} is broken .*: delete it, and its run is done again"):
+        conduct(study, study.setting(), tmp_path, progress=False)
+    file.unlink()
+    conduct(study, study.setting(), tmp_path, progress=False)
+    assert done[4:] == ["square-2"]
+
+
+def test_what_ended_with_nan_is_told(tmp_path: Path) -> None:
+    study = squares([])
+    conduct(study, study.setting(), tmp_path, progress=False)
+    assert not any("NaN" in note for note in report(study, study.setting(), tmp_path).notes)
+    file = tmp_path / "laptop" / "runs" / "square-3" / "outcome.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"ended": "the loss is nan"}))
+    assert "Ended with NaN, and in no figure: square-3." in report(study, study.setting(), tmp_path).notes
+
+
+def test_how_often_a_training_is_validated_makes_it_another() -> None:
+    """It decides which weights are kept."""
+    for name, run in (("gates", "blocks2-books-slide-13l-seed0"), ("mlm", "mlm-bert-seed0"), ("backbone", "backbone")):
+        study = STUDIES[name]
+        settings = [
+            {run.name: run.settings for run in study.runs(study.setting("smoke", changes=changes))}[run]
+            for changes in ({}, {"evaluate_every": 77})
+        ]
+        assert settings[0] != settings[1] and settings[0] == settings[1] | {
+            "evaluate_every": study.sizes["smoke"].evaluate_every
+        }
+
+
 def test_two_processes_of_other_settings_do_not_mix(tmp_path: Path) -> None:
     def other(name: str) -> None:
         if name == "square-1" and len(done) == 0:

@@ -88,9 +88,8 @@ def backbone_runs(setting: Setting, decoder: Decoder) -> list[Run]:
     read = {name: setting.corpora[name] for name in ("books", "wikipedia")} | {"bytes_of_each": decoder.bytes_of_each}
     texts = partial(_texts, decoder)
     vocabulary = vocabulary_run("bpe", decoder.vocabulary, texts, read, "books-wikipedia")
-    settings = {**read, **asdict(decoder)}
-    del settings["evaluate_every"]
     pretraining = partial(_pretrain, decoder, vocabulary.name)
+    settings = {**read, **asdict(decoder)}
     return [vocabulary, Run(BACKBONE, settings, pretraining, (vocabulary.name,), decoder.tokens)]
 
 

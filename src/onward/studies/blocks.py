@@ -194,7 +194,7 @@ class _Place:
         return replace(read, flops_per_token=block_flops_per_token(config))
 
     def _settings(self, row: Row, seed: int, tokens: int) -> dict[str, Any]:
-        left_out = ("tokens", "rates", "probe_tokens", "evaluate_every", "rows_at_once")
+        left_out = ("tokens", "rates", "probe_tokens", "rows_at_once")
         sizes = {f.name: getattr(self.setting.sizes, f.name) for f in fields(BlockSizes) if f.name not in left_out}
         text = self.setting.corpora[self.corpus]
         return {**sizes, "corpus": text, "bytes": self.as_bytes, "row": asdict(row), "seed": seed, "tokens": tokens}
@@ -296,7 +296,10 @@ def about_rates(readings: Mapping[str, BlockReadings], rows: Sequence[Row]) -> l
             without, with_states = (_listed(some) for some in rates.values())
             chosen.append(f"{text} {without} without states, {with_states} with")
             tried |= set(sizes.rates)
-    return [f"Learning rates, the best of {_listed(tried)} on validation: {'; '.join(chosen)}."] if chosen else []
+    if not chosen:
+        return []
+    told = f"Learning rates, the best of {_listed(tried)} on validation: {'; '.join(chosen)}."
+    return [f"{told} {BASELINE} and {RECURRENT} were tried; other rows have what was best for one of these."]
 
 
 def _listed(rates: set[float]) -> str:

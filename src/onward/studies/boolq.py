@@ -12,6 +12,7 @@ from .made_up import made_up_questions
 from .question_runs import runs
 from .question_scores import YesNoScores
 from .question_tables import (
+    ABOUT_RATES,
     ABOUT_SEEDS,
     ABOUT_SWAPPED,
     NOT_TESTED,
@@ -21,7 +22,6 @@ from .question_tables import (
     judged,
     kinds_table,
     model_rows,
-    notes_on_lost,
     own_claims,
     plot,
 )
@@ -113,7 +113,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         panels = (Measure(ACCURACY.value, "accuracy (%)"), Measure(LOSS.value, "loss (nats)"))
         tables = [Table("Yes or no about whole articles", COLUMNS, rows), kinds_table(found, ACCURACY)]
         figures = {"accuracy_and_loss": plot(found, panels, (share, loss))}
-    notes = [*_notes(setting), *_left_out(outcomes), *notes_on_lost(outcomes)]
+    notes = [*_notes(setting), *_left_out(outcomes)]
     return Report("Yes or no over many windows", summary_of(claims), tables, figures, claims, notes)
 
 
@@ -149,6 +149,7 @@ def _notes(setting: Setting) -> list[str]:
         "Loss: how sure models are of the right answer, of all test questions; it shows differences that accuracy "
         "cannot.",
         ABOUT_SWAPPED,
+        *([ABOUT_RATES] if len(sizes.rates) > 1 else []),
     ]
     if BOOLQ in (setting.corpora["train"], setting.corpora["test"]):
         notes.append(

@@ -99,7 +99,7 @@ PRETRAINED_SCALES = {
         evaluate_every=2_000_000,
         train_bytes=None,
         held=None,
-        held_tokens=15_000,
+        held_tokens=None,
         test_tokens=None,
     ),
 }
@@ -170,7 +170,7 @@ class Found:
 
     @property
     def ceiling(self) -> Interval | None:
-        """What the longest context gains, if it surely gains something: else no share of it means anything."""
+        """What the longest context gains, if it gains something in every seed: else no share of it means anything."""
         gained = self.gain(LONGEST)
         interval = Interval.of(list(gained.values())) if gained else None
         return interval if interval is not None and min(interval.values) > 0 else None
@@ -242,9 +242,20 @@ def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Rep
             "what is read again"
             + ("; plain windows that overlap show what they do without a memory." if sizes.more_overlaps else "."),
             "By content: how much worse the model reads with the memory of another document.",
+            *_about_rates(sizes),
             OVER_SEEDS,
         ),
     )
+
+
+def _about_rates(sizes: Sizes) -> list[str]:
+    if sizes.train != "all" or len(sizes.rates) < 2:
+        return []
+    return [
+        "Learning rates were tried for plain windows and for `recurrent`, which is "
+        f"{next((name for name, fields in sizes.carriers.items() if fields == sizes.recurrent), 'no row here')}: all "
+        "with a memory have that one's."
+    ]
 
 
 def _about_longest(sizes: Sizes) -> list[str]:

@@ -143,7 +143,8 @@ def runs(setting: Setting) -> list[Run]:
         _refuse_unknown("rows", own.rows, PAPER)
         rows = [row for row in ROWS if row.name in own.rows]
         found += block_runs(replace(setting, sizes=own), TEXTS[text].corpus, rows)
-    settings = {"changes": dict(sizes.changes), "tokens_per_step": sizes.tokens_per_step, "rounds": sizes.timed_rounds}
+    shaping = ("changes", "vocabulary", "tokens_per_step", "timed_rounds")
+    settings = {name: getattr(sizes, name) for name in shaping}
     return [*found, Run(TIMES, settings, partial(time_steps, sizes), size=sizes.tokens, by="first")]
 
 
@@ -285,6 +286,13 @@ def plot(setting: Setting, readings: Mapping[str, BlockReadings]) -> Figure:
     return figure
 
 
+def check(work: Work) -> None:
+    """What is read, and what a user gave, even if it is for other texts than those of this scale."""
+    places = work.setting.corpora
+    given = [name for name in places if places[name] != CORPORA[work.setting.scale][name]]
+    check_texts(work, *dict.fromkeys([*(TEXTS[text].corpus for text in work.setting.sizes.texts), *given]))
+
+
 STUDY = Study(
     "gates",
     "Block-Recurrent, Table 1: all rows, bits and relative step time, on books (tokens, bytes), LaTeX and source code",
@@ -292,5 +300,5 @@ STUDY = Study(
     SCALES,
     runs,
     report,
-    lambda work: check_texts(work, *(TEXTS[text].corpus for text in work.setting.sizes.texts)),
+    check,
 )

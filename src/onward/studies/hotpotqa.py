@@ -11,6 +11,7 @@ from .question_reader import LONGEST_ANSWER
 from .question_runs import runs
 from .question_scores import SpanScores
 from .question_tables import (
+    ABOUT_RATES,
     ABOUT_SEEDS,
     ABOUT_SWAPPED,
     Compared,
@@ -19,7 +20,6 @@ from .question_tables import (
     judged,
     kinds_table,
     model_rows,
-    notes_on_lost,
     own_claims,
     plot,
 )
@@ -73,7 +73,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         [Table("Table 3: HotpotQA", COLUMNS, rows), kinds_table(found, F1)] if rows else [],
         {"f1_and_exact_match": plot(found, panels)} if rows else {},
         claims,
-        [*_notes(setting), *notes_on_lost(outcomes)],
+        _notes(setting),
     )
 
 
@@ -112,6 +112,7 @@ def _notes(setting: Setting) -> list[str]:
         "Span loss: how sure models are of the answer's first and last token, of test questions that have a span; it "
         "shows differences that scores cannot while most answers are wrong.",
         ABOUT_SWAPPED,
+        *([ABOUT_RATES] if len(sizes.rates) > 1 else []),
     ]
     if sizes.distractors:
         notes.append(

@@ -183,7 +183,7 @@ def _config(sizes: Sizes, name: str, vocabulary: int) -> BertConfig:
 
 def _pretraining_settings(setting: Setting, name: str, seed: int, tokens: int) -> dict[str, Any]:
     shaping = ("size", "changes", "vocabulary", "rows", "warmup_steps", "train_bytes", "held", "held_tokens")
-    sizes = {field: getattr(setting.sizes, field) for field in shaping}
+    sizes = {field: getattr(setting.sizes, field) for field in (*shaping, "evaluate_every")}
     return {"model": name, "seed": seed, "text": setting.corpora["text"], "tokens": tokens, **sizes}
 
 
@@ -217,7 +217,7 @@ def _training_texts(sizes: Sizes, work: Work) -> Sequence[Document]:
 
 def _word_order(setting: Setting, name: str, seed: int, pretrained: str) -> Run:
     sizes: Sizes = setting.sizes
-    do = partial(_read_shuffled, sizes, pretrained)
+    do = partial(_read_shuffled, sizes, pretrained, seed)
     settings = {"pretrained": pretrained}
     return Run(order_run(name, seed), settings, do, (pretrained,), sizes.held * sizes.held_tokens, by="first")
 
@@ -226,9 +226,9 @@ def order_run(name: str, seed: int) -> str:
     return f"word-order-{slug(name)}-seed{seed}"
 
 
-def _read_shuffled(sizes: Sizes, pretrained: str, work: Work) -> Outcome:
+def _read_shuffled(sizes: Sizes, pretrained: str, seed: int, work: Work) -> Outcome:
     if work.outcome_of(pretrained)["validation_loss"] is None:
-        return {"ended": (said := f"not done: {pretrained} ended with NaN"), "said": said}
+        return {"seed": seed, "ended": (said := f"not done: {pretrained} ended with NaN"), "said": said}
     model = AutoModelForMaskedLM.from_pretrained(work.model_of(pretrained))
     tokenizer = tokenizer_of(work, pretrained)
     hiding = Hiding.with_tokenizer(tokenizer, model.config.vocab_size, BERTS_SHARE, whole_words=False)
@@ -237,7 +237,8 @@ def _read_shuffled(sizes: Sizes, pretrained: str, work: Work) -> Outcome:
     texts = PackedTexts(documents, model.config.max_position_embeddings, tokenizer, hiding, seed=None)
     assert tokenizer.pad_token_id is not None
     found = losses(model, texts, tokenizer.pad_token_id)
-    return {**found, "said": f"{found['in_order']:.3f} nats in order, {found['shuffled']:.3f} shuffled"}
+    said = f"{found['in_order']:.3f} nats in order, {found['shuffled']:.3f} shuffled"
+    return {**found, "seed": seed, "tokens": sum(map(len, documents)), "said": said}
 
 
 BERTS_SHARE = TrainingRecipe.preset("masked").masked_share
@@ -268,7 +269,7 @@ def _finetune(setting: Setting, task: str, name: str, seed: int, pretrained: str
     sizes: Sizes = setting.sizes
     if work.outcome_of(pretrained)["validation_loss"] is None:
         said = f"not done: {pretrained} ended with NaN"
-        return {"task": task, "model": name, "results": [], "ended": said, "said": said}
+        return {"task": task, "model": name, "seed": seed, "results": [], "ended": said, "said": said}
     positions = sizes.changes.get("max_position_embeddings", 512)
     found = sweep(
         work.model_of(pretrained),
@@ -292,7 +293,14 @@ def _finetune(setting: Setting, task: str, name: str, seed: int, pretrained: str
     kept = [f.name for f in fields(RunResult) if f.name not in LEFT_OUT]
     wanted = [result for result in found.results if result.learning_rate in sizes.finetuning_rates]
     results = [{name: getattr(result, name) for name in kept} for result in wanted]
-    return {"task": task, "model": name, "results": results, "said": f"best score {100 * best:.1f}"}
+    return {
+        "task": task,
+        "model": name,
+        "seed": seed,
+        "tokens": sum(result.tokens for result in wanted),
+        "results": results,
+        "said": f"best score {100 * best:.1f}",
+    }
 
 
 def _glue(work: Work) -> Path | None:

@@ -204,16 +204,17 @@ BATCHES_SORTED = 20
 def _order(lengths: Sequence[int], rows: int, epochs: int, seed: int) -> list[int]:
     draw = random.Random(seed)
     found: list[int] = []
+    left: list[int] = []  # a batch that is not full would shift all after it, so these come at the very end
     for _ in range(epochs):
         shuffled = draw.sample(range(len(lengths)), len(lengths))
         some = rows * BATCHES_SORTED
         parts = [sorted(shuffled[i : i + some], key=lengths.__getitem__) for i in range(0, len(shuffled), some)]
         batches = [part[i : i + rows] for part in parts for i in range(0, len(part), rows)]
         whole = [batch for batch in batches if len(batch) == rows]
-        draw.shuffle(whole)  # a batch that is not full would shift all after it
+        draw.shuffle(whole)
         found += [number for batch in whole for number in batch]
-        found += [number for batch in batches if len(batch) < rows for number in batch]
-    return found
+        left += [number for batch in batches if len(batch) < rows for number in batch]
+    return found + left
 
 
 class Learner(FineTuner):
@@ -278,8 +279,9 @@ def learn(
     recipe: Recipe,
     folder: Path,
     callbacks: Sequence[TrainerCallback] = (),
-) -> None:
-    """Every question of the data set once, in its order. Goes on from the last checkpoint in `folder`."""
+) -> list[tuple[int, float]]:
+    """Every question of the data set once, in its order. Goes on from the last checkpoint in `folder`. Returns the mean
+    training loss of every ten steps, by how many questions have been read."""
     arguments = TrainingArguments(
         output_dir=str(folder),
         seed=recipe.seed,
@@ -295,7 +297,7 @@ def learn(
         save_strategy="steps",
         save_steps=recipe.checkpoint_every,
         eval_strategy="no",
-        logging_steps=10,
+        logging_steps=1,
         logging_nan_inf_filter=False,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.accelerator.is_available(),
@@ -315,6 +317,9 @@ def learn(
     learner.remove_callback(PrinterCallback)
     with own_forward(model):  # or answers would be in bfloat16, but for those with swapped memories
         learner.begin()
+    losses = [entry["loss"] for entry in learner.state.log_history if "loss" in entry]  # of checkpoints before, too
+    tens = [losses[start : start + 10] for start in range(0, len(losses), 10)]
+    return [(recipe.rows * (10 * i + len(ten)), sum(ten) / len(ten)) for i, ten in enumerate(tens)]
 
 
 # --- answering -------------------------------------------------------------------------------------

@@ -154,6 +154,7 @@ def _train(
         "seed": seed,
         "bf16": bf16,
         "questions": len(train),
+        "tokens": epochs * sum(map(len, train)),
         "without_span": sum(q.answer is None and q.question.kind == SPAN for q in train),
         "left_out": prepared.left_out,
     }
@@ -162,13 +163,14 @@ def _train(
     callbacks = [work.display] if isinstance(work.display, RunsProgress) else []
     started = time.monotonic()
     try:
-        learn(model, InOrder(train, sizes.rows, epochs, seed), collator, recipe, work.folder / MODEL, callbacks)
+        ordered = InOrder(train, sizes.rows, epochs, seed)
+        curve = learn(model, ordered, collator, recipe, work.folder / MODEL, callbacks)
         seconds = time.monotonic() - started
         validation = answer(model, prepared.held, padding, sizes.rows)
         _require_numbers(validation)
     except NonFiniteLossError as error:
         return {**facts, "validation_loss": None, "ended": str(error), "said": str(error)}
-    outcome = {**facts, "validation_loss": validation.loss, "training_seconds": seconds}
+    outcome = {**facts, "validation_loss": validation.loss, "training_seconds": seconds, "curve": curve}
     if not tested:
         return {**outcome, "said": f"validation loss {validation.loss:.4f}"}
     if carries(name):

@@ -103,12 +103,11 @@ ABOUT_SEEDS = (
     "± is half a 95 % interval over seeds (Student), which have the same test questions; claims are about paired "
     "differences."
 )
+ABOUT_RATES = (
+    "Learning rates were tried for disjoint windows and for recurrence with residual vectors; the paper's module and "
+    "constants have what was best for the latter."
+)
 ABOUT_SWAPPED = "swapped: every window is read with the memory of another question's context."
-
-
-def notes_on_lost(outcomes: Mapping[str, Outcome]) -> list[str]:
-    lost = [name for name, outcome in outcomes.items() if outcome.get("ended")]
-    return [f"Ended with NaN: {', '.join(lost)}."] if lost else []
 
 
 def plot(found: Found, measures: Sequence[Measure], trivial: Sequence[float] = ()) -> Figure:
@@ -127,5 +126,6 @@ def plot(found: Found, measures: Sequence[Measure], trivial: Sequence[float] = (
     for panel, number in zip(panels, trivial, strict=False):
         panel.axvline(number, color="0.5", linestyle=":", linewidth=1)
     panels[0].invert_yaxis()
-    figure.supxlabel("×: swapped memories", fontsize="small")
+    signs = ["×: swapped memories", *(["dotted: without reading anything"] if trivial else [])]
+    figure.supxlabel("; ".join(signs), fontsize="small")
     return figure

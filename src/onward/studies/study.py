@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 
-from ..corpora import Corpus, load_corpus
+from ..corpora import Corpus, fingerprint_of, load_corpus
 from ..evaluation.report import circumstances, without_infinities
 from ..models.checking import refuse_others
 from ..pretrained import quiet
@@ -108,6 +109,7 @@ class Study:
         refuse_others(type(sizes), [f.name for f in fields(sizes)], changes or {})
         for name, value in (changes or {}).items():
             _check_kind(name, value, getattr(sizes, name))
+            _check_numbers(name, value)
         return Setting(scale, seeds, {**known, **given}, replace(sizes, **changes or {}), bf16)
 
 
@@ -121,6 +123,16 @@ def _check_kind(name: str, value: Any, known: Any) -> None:
         raise ValueError(f"{name}={value!r}: it must be of the kind of {known!r}")
 
 
+def _check_numbers(name: str, value: Any) -> None:
+    """No size is below nothing, and a learning rate is more than that."""
+    numbers = value if isinstance(value, list | tuple) else [value]
+    for number in numbers:
+        if isinstance(number, int | float) and (number < 0 or (number == 0 and name.endswith("rates"))):
+            raise ValueError(f"{name}={value!r}: {number!r} must be {'more than' if number == 0 else 'at least'} 0")
+    if name.endswith("rates") and not numbers:
+        raise ValueError(f"{name}={value!r}: give at least one learning rate")
+
+
 # --- doing it --------------------------------------------------------------------------------------
 
 
@@ -131,11 +143,11 @@ class Work:
         self.out = Path(out).expanduser().resolve() / setting.scale
         self.setting, self.display = setting, display
         self.folder = self.out
+        self._made: dict[Any, Any] = {}
         self._described = described(runs)
         for run in self._described:  # those that others need come first, and with them what is really different
             self.has_ended(run)
         self.is_first = os.environ.get("RANK", "0") == "0"  # of several processes
-        self._made: dict[Any, Any] = {}
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What many runs need, such as tokens of a corpus, is made by the first of them."""
@@ -154,7 +166,20 @@ class Work:
         return self.folder_of(run) / MODEL
 
     def outcome_of(self, run: str) -> Outcome:
-        return json.loads((self.folder_of(run) / OUTCOME).read_text(encoding="utf-8"))
+        file = self.folder_of(run) / OUTCOME
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            found["settings"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} is broken ({error!r}): delete it, and its run is done again") from error
+        return found
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Fingerprints of the files that are read, by the names of corpora: paths alone do not tell texts apart."""
+        places = self.setting.corpora
+        found = {name: self.once(("files", name), partial(fingerprint_of, places[name])) for name in places}
+        return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
 
     def has_ended(self, run: str) -> bool:
         if not (self.folder_of(run) / OUTCOME).is_file():
@@ -170,6 +195,9 @@ class Work:
             of_run, there = of_run | _precision(self.setting.bf16), there | _precision(ended["bf16"])
         if "needs" in ended:
             of_run, there = of_run | {"needs": self._described[run]["needs"]}, there | {"needs": ended["needs"]}
+        for name in self.texts.keys() & ended.get("texts", {}).keys():
+            what = f"text of {name!r}"
+            of_run, there = of_run | {what: self.texts[name]}, there | {what: ended["texts"][name]}
         refuse_other(place, f"run {run}", _flat(there), _flat(of_run))
 
     def in_bf16(self, fastest: bool) -> bool:
@@ -218,7 +246,7 @@ class Work:
         write_json(self.folder_of(run) / SETTINGS, self._described[run]["settings"])
 
     def facts_of(self, run: str) -> Outcome:
-        return self._described[run]
+        return {**self._described[run], "texts": self.texts}
 
     def outcomes(self, runs: Sequence[Run]) -> dict[str, Outcome]:
         return {run.name: self.outcome_of(run.name) for run in runs if self.has_ended(run.name)}
@@ -330,7 +358,7 @@ def report(study: Study, setting: Setting, out: str | Path, written: bool = True
     if setting.scale == "smoke":
         claims = [replace(claim, verdict="none: so small a scale says nothing") for claim in found.claims]
         found = replace(found, claims=claims, summary="So small a scale says nothing: it shows that all of it runs.")
-    found = replace(found, notes=[*found.notes, *_precisions(outcomes.values())])
+    found = replace(found, notes=[*found.notes, *_without_numbers(outcomes), *_precisions(outcomes.values())])
     facts = {
         "study": study.name,
         "scale": setting.scale,
@@ -338,11 +366,22 @@ def report(study: Study, setting: Setting, out: str | Path, written: bool = True
         "corpora": dict(setting.corpora),
         "sizes": asdict(setting.sizes),
         "runs": f"{len(outcomes)} of {len(runs)} have ended",
-        **{name: fact for name, fact in circumstances().items() if name != "seed"},
+        **_circumstances(),
     }
     if written:
         write(found, work.out / study.name, facts, outcomes)
     return found
+
+
+def _circumstances() -> Outcome:
+    """Seeds are those of runs, not the one that this process happened to begin with."""
+    return {name: fact for name, fact in circumstances().items() if name != "seed"}
+
+
+def _without_numbers(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """What intervals are not of must be told: the seeds that are left may look better than all."""
+    lost = [name for name, outcome in outcomes.items() if outcome.get("ended")]
+    return [f"Ended with NaN, and in no figure: {', '.join(lost)}."] if lost else []
 
 
 def _precisions(outcomes: Iterable[Outcome]) -> list[str]:
@@ -400,15 +439,16 @@ def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
         work.claim(run.name)
         if isinstance(display, RunsProgress):
             display.start_run(label, run.size, run.parts)
+        facts = {"name": run.name, **work.facts_of(run.name)}
         work.folder, started = folder, time.monotonic()
         outcome: Outcome = {}
         if run.by == "all" or together.is_first:
             with quiet():
                 outcome = run.do(work)
-        facts = {"name": run.name, **work.facts_of(run.name), "seconds": time.monotonic() - started}
+        facts["seconds"] = time.monotonic() - started
         together.wait()
         if together.is_first:
-            content = {**outcome, **facts, "circumstances": circumstances()}
+            content = {**outcome, **facts, "circumstances": _circumstances()}
             write_json(folder / OUTCOME, json.loads(json.dumps(without_infinities(content), default=str)))
             forget_checkpoints(folder)
         together.wait()

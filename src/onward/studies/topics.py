@@ -16,6 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..corpora import Document
 from ..evaluation.topics import TopicModel, divergences, sign_test
 from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import tokenize
@@ -36,9 +37,11 @@ READ = ("recurrent", "plain", "swapped")
 
 @dataclass(frozen=True)
 class Sizes(WindowSizes):
-    """`contexts` of `context_windows` windows are taken from validation documents, evenly; `written` tokens follow."""
+    """`contexts` of `context_windows` windows are taken from validation documents, evenly; `written` tokens follow.
+    Topics are those of `topic_books` of the corpus "topics", or where there is none, of the training texts."""
 
     topics: int = 20
+    topic_books: int = 5000
     contexts: int = 8000
     context_windows: int = 1
     written: int = 30
@@ -50,6 +53,8 @@ def _with(scale: str, **more: Any) -> Sizes:
     return Sizes(**vars(WINDOW_SCALES[scale]) | more)
 
 
+TOPICS = "topics"
+OWN_CORPORA = {**CORPORA, "paper": {**CORPORA["paper"], TOPICS: "pg19-all"}}
 SCALES = {
     "smoke": _with("smoke", topics=3, contexts=6, context_windows=2, written=5, at_once=4, shown=2),
     "laptop": _with("laptop", contexts=1000, context_windows=4),
@@ -66,14 +71,18 @@ def runs(setting: Setting) -> list[Run]:
         needs = tuple(run_name(sizes, CORPUS, model, seed) for model in models)
         settings = {name: getattr(sizes, name) for name in own if name not in ("at_once", "shown")}
         settings |= {"corpus": setting.corpora[CORPUS], "models": needs, "train_bytes": sizes.train_bytes}
+        if TOPICS in setting.corpora:
+            settings |= {TOPICS: setting.corpora[TOPICS]}
+        else:
+            del settings["topic_books"]
         size = sizes.contexts * sizes.written
-        found.append(Run(f"topics-seed{seed}", settings, partial(_write, sizes, needs), needs, size, by="first"))
+        found.append(Run(f"topics-seed{seed}", settings, partial(_write, sizes, needs, seed), needs, size, by="first"))
     return found
 
 
-def _write(sizes: Sizes, needs: Sequence[str], work: Work) -> Outcome:
+def _write(sizes: Sizes, needs: Sequence[str], seed: int, work: Work) -> Outcome:
     if any(work.outcome_of(name)["validation_loss"] is None for name in needs):
-        return {"ended": "a model ended with NaN", "said": "not done: a model ended with NaN"}
+        return {"seed": seed, "ended": "a model ended with NaN", "said": "not done: a model ended with NaN"}
     plain, ours = (WindowRecurrentForCausalLM.from_pretrained(work.model_of(name)).eval() for name in needs)
     tokenizer = load_tokenizer(str(work.model_of(needs[1])))
     contexts = contexts_of(sizes, [d.ids.long() for d in tokenize(work.corpus(CORPUS).validation, tokenizer)])
@@ -83,7 +92,7 @@ def _write(sizes: Sizes, needs: Sequence[str], work: Work) -> Outcome:
         for name, ids in continued(plain, ours, batch, sizes.written).items():
             written[name] += tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False)
     texts = tokenizer.batch_decode(contexts, clean_up_tokenization_spaces=False)
-    model = work.once("topics", lambda: TopicModel([d.text for d in training_texts(sizes, CORPUS, work)], sizes.topics))
+    model = work.once(TOPICS, lambda: TopicModel([d.text for d in texts_with_topics(sizes, work)], sizes.topics))
     of_contexts = model.mixtures(texts)
     found = {name: divergences(of_contexts, model.mixtures(continuations)) for name, continuations in written.items()}
     mean = {name: float(values.mean()) for name, values in found.items()}
@@ -93,6 +102,8 @@ def _write(sizes: Sizes, needs: Sequence[str], work: Work) -> Outcome:
         for i in range(0, len(texts), max(1, len(texts) // sizes.shown))
     ]
     return {
+        "seed": seed,
+        "tokens": sizes.written * len(READ) * len(texts),
         "divergence": mean,
         "wordless": {name: float((model.known_words(texts) == 0).mean()) for name, texts in written.items()},
         "sign_test": tests,
@@ -100,6 +111,12 @@ def _write(sizes: Sizes, needs: Sequence[str], work: Work) -> Outcome:
         "contexts": len(texts),
         "said": f"divergence {mean['recurrent']:.4f}, of plain windows {mean['plain']:.4f}",
     }
+
+
+def texts_with_topics(sizes: Sizes, work: Work) -> Sequence[Document]:
+    if TOPICS in work.setting.corpora:
+        return work.corpus(TOPICS).train[: sizes.topic_books]
+    return training_texts(sizes, CORPUS, work)
 
 
 def contexts_of(sizes: Sizes, documents: Sequence[Tensor]) -> Tensor:
@@ -243,7 +260,7 @@ STUDIES = [
     Study(
         "topics",
         "Adding Recurrence, section 5.3: whether continuations keep to the topic of their contexts",
-        CORPORA,
+        OWN_CORPORA,
         SCALES,
         runs,
         report_topics,
@@ -252,7 +269,7 @@ STUDIES = [
     Study(
         "continuations",
         "Adding Recurrence, Tables 4 and 5: contexts beside continuations of both models",
-        CORPORA,
+        OWN_CORPORA,
         SCALES,
         runs,
         report_continuations,

@@ -162,20 +162,19 @@ def frontier(found: Sequence[Point]) -> list[Point]:
 
 
 def judge(found: Sequence[Point]) -> str:
-    """Each recurrent point against the best plain one that costs no more, seed by seed: all must be better for the
-    claim to hold, and one that is surely worse is enough for it not to."""
+    """Each recurrent point against the best other one that costs no more, seed by seed: all must be better for the
+    claim to hold, and one that is surely worse is enough for it not to. Where nothing is as cheap, nothing can be."""
     verdicts = []
     for point in found:
         if point.kind == "plain":
             continue
-        cheaper = [other for other in found if other.kind == "plain" and other.flops <= point.flops]
-        if cheaper:
-            best = min(cheaper, key=lambda other: other.perplexity.mean)
-            gain = over(best.losses, point.losses)
-            verdicts.append(UNSEEN if gain is None else verdict(gain))
-    if not verdicts or all(judged == HOLDS for judged in verdicts):
-        return HOLDS if verdicts else UNSEEN
-    return FAILS if FAILS in verdicts else UNSEEN
+        as_cheap = [other for other in found if other is not point and other.flops <= point.flops]
+        best = min(as_cheap, key=lambda other: other.perplexity.mean, default=None)
+        gain = over(best.losses, point.losses) if best is not None else None
+        verdicts.append(HOLDS if best is None else UNSEEN if gain is None else verdict(gain))
+    if FAILS in verdicts:
+        return FAILS
+    return HOLDS if verdicts and all(judged == HOLDS for judged in verdicts) else UNSEEN
 
 
 def report_pareto(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
@@ -203,7 +202,7 @@ def report_pareto(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             OVER_SEEDS,
             about_recurrent(setting.sizes),
             "± is half a 95 % interval over seeds (Student); the frontier is that of the means. The claim is judged by "
-            "paired differences of test losses, each recurrent model against the best plain one that costs no more.",
+            "paired differences of test losses, each recurrent model against the best other one that costs no more.",
         ),
     )
 
@@ -212,24 +211,38 @@ COLUMNS_OF_PARETO = ("model", "window", "FLOPs/token, counted", "test", "on the 
 
 
 def plot_pareto(found: Sequence[Point]) -> Figure:
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    panel = figure.subplots()
-    labels = sorted({point.label for point in found}, key=lambda label: ("recurrent" in label, len(label), label))
-    for number, label in enumerate(labels):
-        line = sorted((p.flops, p.perplexity.mean, p.window) for p in found if p.label == label)
-        flops, perplexities, windows = zip(*line, strict=True)
-        ours = label.startswith("recurrent")
-        look: dict[str, Any] = {"color": "0.0" if ours else "0.6", "marker": plots.marker(number)}
-        look["fillstyle"] = "full" if ours else "none"
-        panel.plot(flops, perplexities, label=label, linewidth=0.8, markersize=5, **look)
-        for x, y, window in zip(flops, perplexities, windows, strict=True):
-            panel.annotate(str(window), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=6)
-    edge = sorted((p.flops, p.perplexity.mean) for p in found if p.on_frontier)
-    panel.step(*zip(*edge, strict=True), where="post", color="0.0", linewidth=0.6, linestyle=":", label="frontier")
-    panel.set_xlabel("FLOPs per token, counted (numbers: window)")
-    panel.set_ylabel("test perplexity, word level")
-    panel.legend(frameon=False, fontsize=7)
+    """All points, and beside them, larger, those that cost little: most are there."""
+    figure = Figure(figsize=(9.6, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2)
+    little = sorted(point.flops for point in found)[3 * (len(found) - 1) // 4]
+    markers = {window: plots.marker(number) for number, window in enumerate(sorted({p.window for p in found}))}
+    look: dict[str, Any] = {"where": "post", "color": "0.0", "linewidth": 0.6, "linestyle": ":", "label": "frontier"}
+    for panel, shown in zip(panels, (found, [point for point in found if point.flops <= little]), strict=True):
+        _plot_points(panel, shown, markers)
+        if edge := sorted((p.flops, p.perplexity.mean) for p in shown if p.on_frontier):
+            panel.step(*zip(*edge, strict=True), **look)
+        panel.set_xlabel("FLOPs per token, counted")
+    for point in found:
+        if point.flops <= little:  # numbers of recurrent points below them, so that both can be read
+            place = (-4, -11) if point.kind == "recurrent" else (4, 3)
+            at = (point.flops, point.perplexity.mean)
+            panels[1].annotate(str(point.overlap), at, xytext=place, textcoords="offset points", fontsize=7)
+    panels[0].set_ylabel("test perplexity, word level")
+    panels[1].set_title("those that cost little; numbers: overlap", fontsize="medium")
+    panels[0].legend(frameon=False, fontsize=8)
     return figure
+
+
+def _plot_points(panel: Any, found: Sequence[Point], markers: Mapping[int, str]) -> None:
+    """Points of one window are joined, from overlap to overlap."""
+    for kind, look in (("plain", {"color": "0.5", "fillstyle": "none"}), ("recurrent", {"color": "0.0"})):
+        for window, marker in markers.items():
+            line = [p for p in found if (p.kind, p.window) == (kind, window)]
+            if line:
+                line.sort(key=lambda point: point.overlap)
+                flops, perplexities = [p.flops for p in line], [p.perplexity.mean for p in line]
+                label = f"{kind}, window {window}"
+                panel.plot(flops, perplexities, label=label, linewidth=0.8, markersize=5, marker=marker, **look)
 
 
 STUDIES = [

@@ -16,13 +16,12 @@ from ..evaluation import (
     Measures,
     counted_flops_per_token,
     formula_flops_per_token,
-    full_context,
     plain,
 )
 from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import TokenizedDocument, tokenize
 from ..training import TrainingRecipe
-from .backbone import BACKBONE, DECODERS, Decoder, backbone_runs, decoder_config, load
+from .backbone import BACKBONE, CORPORA, DECODERS, Decoder, backbone_runs, decoder_config, load
 from .planning import TOKENS_OF, Plan, plan_of
 from .study import Outcome, Run, Setting, Work
 from .training_runs import read_with, some_of, train_once
@@ -34,9 +33,10 @@ PLAIN = "plain"
 class WindowSizes:
     """`overlaps` are those of the paper's tables, `more_overlaps` of plain windows only; `recurrent` are fields of the
     recurrent model's configuration. `rates` are tried on `probe_tokens`, for every kind of model (`kind_of`), and the
-    best on validation are taken. Steps are of `rows` segments of `windows_per_segment` windows; with `equal_steps`,
-    other windows and overlaps have as many tokens in a step, rather than as many windows. Of validation and test
-    documents the first `held` are read, `held_tokens` of each (of test documents `test_tokens`). With
+    best on validation are taken; on the corpus `tried_on`, if it is given, for all corpora. Steps are of `rows`
+    segments of `windows_per_segment` windows; other windows have as many tokens in a step, rather than as many windows,
+    and with `equal_steps` other overlaps, too. Of validation and test documents the first `held` are read,
+    `held_tokens` of each, or as many as their corpus asks for (of test documents `test_tokens`). With
     `train="carrier"` the backbone stays as it is, plain windows with it. Names of runs begin with `tag`."""
 
     decoder: Decoder = DECODERS["paper"]
@@ -49,7 +49,8 @@ class WindowSizes:
     windows_per_segment: int = 20
     rows: int = 8
     rates: tuple[float, ...] = (2e-5, 5e-5, 1e-4)
-    carrier_rate: float | None = 1e-3
+    tried_on: str | None = "wikipedia"
+    carrier_rate: float | None = None
     probe_tokens: int = 10_000_000
     schedule: str = "constant"
     warmup_steps: int = 100
@@ -57,7 +58,7 @@ class WindowSizes:
     patience: int | None = 3
     train_bytes: int | None = None
     held: int | None = None
-    held_tokens: int | None = 15_000
+    held_tokens: int | None = None
     test_tokens: int | None = None
     equal_steps: bool = False
     checkpointing: bool = True
@@ -80,6 +81,8 @@ SCALES = {
         windows_per_segment=4,
         rows=4,
         rates=(1e-3, 3e-3),
+        tried_on=None,
+        carrier_rate=1e-3,
         probe_tokens=800,
         schedule="linear",
         warmup_steps=1,
@@ -103,6 +106,8 @@ SCALES = {
         windows_per_segment=10,
         rows=4,
         rates=(3e-5, 1e-4, 3e-4),
+        tried_on=None,
+        carrier_rate=1e-3,
         probe_tokens=60_000,
         schedule="linear",
         warmup_steps=20,
@@ -122,14 +127,13 @@ SCALES = {
 @dataclass(frozen=True)
 class Variant:
     """A model to be trained: what it carries, and how long its windows are. `others` are overlaps that it is read with,
-    too, and `ceiling` says that it is also read with the longest context that its backbone has."""
+    too."""
 
     label: str
     fields: Mapping[str, Any]
     window: int
     overlap: int = 0
     others: tuple[int, ...] = ()
-    ceiling: bool = False
 
     @property
     def config(self) -> WindowRecurrenceConfig:
@@ -148,8 +152,8 @@ class Variant:
         return f"{self.label}-window{self.window}{overlap}"
 
 
-def plain_windows(window: int, others: Iterable[int] = (), ceiling: bool = False) -> Variant:
-    return Variant(PLAIN, {"carrier": "none"}, window, 0, tuple(others), ceiling)
+def plain_windows(window: int, others: Iterable[int] = ()) -> Variant:
+    return Variant(PLAIN, {"carrier": "none"}, window, 0, tuple(others))
 
 
 def recurrent(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
@@ -189,7 +193,7 @@ def window_runs(setting: Setting, corpus: str, variants: Sequence[Variant]) -> l
     for variant in (*shared, *variants):
         kind = kind_of(sizes, variant)
         if kind not in trials and sizes.trains(variant) and len(sizes.rates) > 1:
-            trials[kind] = _trials(setting, corpus, variant)
+            trials[kind] = _trials(setting, sizes.tried_on or corpus, variant)
     seeds = range(setting.seeds)
     return [
         *before,
@@ -275,11 +279,11 @@ def _backbone(sizes: WindowSizes) -> tuple[str, ...]:
 
 
 def _settings(setting: Setting, corpus: str, variant: Variant, seed: int, tokens: int | None) -> dict[str, Any]:
-    of_runs = ("overlaps", "more_overlaps", "window", "recurrent", "tokens", "rates", "probe_tokens")
+    of_runs = ("overlaps", "more_overlaps", "window", "recurrent", "tokens", "rates", "tried_on", "probe_tokens")
     left_out = (*of_runs, "checkpointing", "tag")
     sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(WindowSizes) if f.name not in left_out}
     sizes["decoder"] = asdict(setting.sizes.decoder)
-    places = {name: setting.corpora[name] for name in {corpus, *setting.corpora}}
+    places = {name: place for name, place in setting.corpora.items() if name in CORPORA[setting.scale]}
     return {**sizes, "corpora": places, "corpus": corpus, "variant": asdict(variant), "seed": seed, "tokens": tokens}
 
 
@@ -313,9 +317,11 @@ def _train(
         train=sizes.train,
         seed=seed,
     )
+    documents = work.corpus(corpus)
+    most = documents.validation_tokens if sizes.held_tokens is None else sizes.held_tokens
     held = {
-        "validation": tokenize(work.corpus(corpus).validation[: sizes.held], tokenizer, sizes.held_tokens),
-        "test": tokenize(work.corpus(corpus).test[: sizes.held], tokenizer, sizes.test_tokens),
+        "validation": tokenize(documents.validation[: sizes.held], tokenizer, most),
+        "test": tokenize(documents.test[: sizes.held], tokenizer, sizes.test_tokens),
     }
     texts = (f"{corpus}, of windows", partial(training_texts, sizes, corpus, work))
     if sizes.trains(variant):
@@ -324,7 +330,7 @@ def _train(
             return outcome
     else:
         outcome = {"parameters": model.num_parameters(), "seed": seed, "tokens": 0, "said": "read as it is"}
-    read = {split: _read(model.eval(), variant, documents) for split, documents in held.items()}
+    read = {split: _read(model.eval(), variant, of_split) for split, of_split in held.items()}
     return outcome | {
         "read": read,
         "parameters_added": sum(p.numel() for p in model.carrier.parameters()),
@@ -344,7 +350,7 @@ def flops_by_overlap(model: WindowRecurrentForCausalLM, variant: Variant) -> dic
 
 def step_of(sizes: WindowSizes, variant: Variant) -> tuple[int, int]:
     """Rows and windows of a segment: as many tokens in a step for all variants, or as many windows."""
-    if not sizes.equal_steps:
+    if variant.window == sizes.window and not sizes.equal_steps:
         return sizes.rows, sizes.windows_per_segment
     segment = sizes.windows_per_segment * sizes.window
     count = max(1, round((segment - variant.overlap) / (variant.window - variant.overlap)))
@@ -360,13 +366,10 @@ def training_texts(sizes: WindowSizes, corpus: str, work: Work) -> Sequence[Docu
 
 
 def _read(model: Any, variant: Variant, documents: Sequence[TokenizedDocument]) -> dict[str, Any]:
-    """By what it is read with: its own memory, another document's, other overlaps, the longest context."""
+    """By what it is read with: its own memory, another document's, other overlaps."""
     found = read_with(model, documents, ["true", "swapped"] if variant.carries else ["true"])
     for overlap in variant.others:
         found[f"overlap {overlap}"] = read_with(plain(model, variant.window, overlap), documents, ["true"])["true"]
-    whole = full_context(model, variant.window) if variant.ceiling else None
-    if whole is not None:
-        found["full context"] = read_with(whole, documents, ["true"])["true"]
     return {name: _kept(measures) for name, measures in found.items()}
 
 
@@ -396,9 +399,9 @@ class Readings:
     def of(self, variant: Variant, read: str = "true", split: str = "test", value: str = "loss") -> dict[int, float]:
         found = {}
         for seed, outcome in self.ended(variant).items():
-            of_split = outcome.get("read", {}).get(split, {})
-            if read in of_split:
-                found[seed] = of_split[read][value]
+            number = outcome.get("read", {}).get(split, {}).get(read, {}).get(value)
+            if number is not None:  # as it is where it was infinite
+                found[seed] = number
         return found
 
     def ended(self, variant: Variant) -> dict[int, Outcome]:
