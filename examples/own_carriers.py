@@ -26,13 +26,13 @@ from transformers import PreTrainedModel, set_seed
 
 from onward import WindowRecurrenceConfig, add_recurrence
 from onward.corpora import load_corpus
-from onward.evaluation import measure_memories
+from onward.evaluation import Measures, measure_memories
 from onward.models.window_recurrent.carriers import Defaults, Spans, Tensors, carrier, coarser
 from onward.pretrained import load_backbone
 from onward.streams import TokenizedDocument, tokenize
 from onward.training import TrainingRecipe, train
 
-TEXT, SUMMARIES = 64, 8  # tokens of a window, and those that `summaries` adds to it
+TEXT, SUMMARIES = 64, 15  # tokens of a window, and those that `summaries` adds to it
 
 
 @carrier("weighted")
@@ -95,6 +95,7 @@ class Summaries(Spans):
 
 
 TRIALS: dict[str, dict[str, object]] = {
+    "plain": {"carrier": "none"},
     "spans": {"carrier": "spans", "history": [15]},
     "two windows": {"carrier": "spans", "history": [15, 15]},
     "weighted": {"carrier": "weighted", "history": [15]},
@@ -104,10 +105,19 @@ TRIALS: dict[str, dict[str, object]] = {
 
 
 def with_summaries(document: TokenizedDocument, vocabulary: int) -> TokenizedDocument:
-    """Predicting the added tokens costs nothing once learned; loss is told per token of the text."""
     added = torch.arange(vocabulary, vocabulary + SUMMARIES, dtype=document.ids.dtype)
     windows = [torch.cat([ids, added]) if len(ids) == TEXT else ids for ids in document.ids.split(TEXT)]
     return replace(document, ids=torch.cat(windows))
+
+
+def loss_of_text(read: Measures) -> float:
+    """Nats per token of the text: summary tokens stand at the end of their window, and are not text."""
+    added = read.window - TEXT
+    sums, counts = (
+        sum(by_place) - sum(by_place[TEXT - 1 : TEXT - 1 + added])  # a token is predicted at the place before its own
+        for by_place in (read.by_position.sums, read.by_position.counts)
+    )
+    return sums / counts
 
 
 def trial(
@@ -119,7 +129,6 @@ def trial(
     tokenizer: object,
 ) -> dict[str, float]:
     """Nats per token of the text, with true and with swapped memories."""
-    length = sum(len(document) - 1 for document in held)  # nothing predicts a document's first token
     window = TEXT
     if name == "summaries":
         vocabulary, window = backbone.config.vocab_size, TEXT + SUMMARIES
@@ -131,7 +140,7 @@ def trial(
     with tempfile.TemporaryDirectory() as folder:
         train(model, training, held[:2], tokenizer, Path(folder) / "model", recipe)
     found = measure_memories(model.eval(), held, memories=["true", "swapped"])
-    return {memory: sum(document.nll for document in read.documents) / length for memory, read in found.items()}
+    return {memory: loss_of_text(read) for memory, read in found.items()}
 
 
 def main() -> None:
