@@ -14,7 +14,7 @@ from test_masked_study import run
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from onward.corpora import Document
 from onward.streams import TokenizedDocument
-from onward.studies import STUDIES, block_sizes, conduct, gates
+from onward.studies import STUDIES, block_sizes, conduct, gates, training_runs
 from onward.studies.blocks import BlockSizes, Row, run_name
 from onward.studies.intervals import FAILS, HOLDS
 from onward.studies.study import described
@@ -172,6 +172,22 @@ def test_what_ablations_come_to() -> None:
     assert "| 1 | 4.550 ± 0.635 | 0.5000 ± 0.0000 |" in found.markdown()
     assert "two far apart: 1 and 2 of 3" in found.markdown()
     assert "Too little" in block_sizes.report_ablations(setting, {}).summary
+
+
+def test_a_vocabulary_is_of_texts_however_they_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, found = STUDIES["scale"], []
+    real = training_runs.train_vocabulary
+
+    def spy(texts: Any, *given: Any) -> Any:
+        found.append([document.text for document in texts])
+        return real(texts, *given)
+
+    monkeypatch.setattr(training_runs, "train_vocabulary", spy)
+    for piece in (100, 600):
+        setting = study.setting("smoke", seeds=1, changes={"piece": piece})
+        runs = [run for run in study.runs(setting) if run.name == "bpe-300-books"]
+        conduct(replace(study, runs=lambda setting, runs=runs: runs), setting, tmp_path / str(piece))
+    assert found[0] == found[1]
 
 
 def test_texts_are_chosen_and_cut() -> None:

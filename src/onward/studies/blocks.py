@@ -140,11 +140,16 @@ def _vocabulary(setting: Setting, corpus: str) -> Run:
     sizes: BlockSizes = setting.sizes
     assert sizes.vocabulary is not None
     read = {"corpus": setting.corpora[corpus], "train_bytes": sizes.train_bytes}
-    return vocabulary_run("bpe", sizes.vocabulary, partial(_texts, sizes, corpus), read, corpus)
+    return vocabulary_run("bpe", sizes.vocabulary, partial(_whole_texts, sizes, corpus), read, corpus)
+
+
+def _whole_texts(sizes: BlockSizes, corpus: str, work: Work) -> Sequence[Document]:
+    """A vocabulary is of these, since studies that share it may cut them otherwise."""
+    return some_of(work.corpus(corpus).train, sizes.train_bytes)
 
 
 def _texts(sizes: BlockSizes, corpus: str, work: Work) -> Sequence[Document]:
-    whole = some_of(work.corpus(corpus).train, sizes.train_bytes)
+    whole = _whole_texts(sizes, corpus, work)
     return whole if sizes.piece is None else [part for text in whole for part in cut(text, sizes.piece)]
 
 
