@@ -385,5 +385,16 @@ def test_a_fingerprint_is_of_the_texts_that_are_read(tmp_path, monkeypatch):
         write_books(tmp_path / "split" / split, 2)
     assert fingerprint_of(str(tmp_path / "split")).startswith("6 files, ")
     assert fingerprint_of(f"pg19:{tmp_path / 'split'}").startswith("6 files, ")
-    for elsewhere in ("shakespeare", "hub:a/b", "installed-code:torch", "no/such/*.tex", "nowhere", str(tmp_path)):
+    for elsewhere in ("shakespeare", "hub:a/b", "installed-code:torch", "no/such/*.tex", "nowhere"):
         assert fingerprint_of(elsewhere) is None
+    # What others read: tasks, or wiki.train.raw.
+    (tmp_path / "tasks" / "sst2").mkdir(parents=True)
+    (tmp_path / "tasks" / "sst2" / "train.tsv").write_text("a film\t1")
+    before = fingerprint_of(str(tmp_path / "tasks"))
+    (tmp_path / "tasks" / "out").mkdir()
+    (tmp_path / "tasks" / "out" / "table.md").write_text("results")
+    assert before == fingerprint_of(str(tmp_path / "tasks"), tmp_path / "tasks" / "out") != fingerprint_of(
+        str(tmp_path / "tasks")
+    )
+    (tmp_path / "tasks" / "sst2" / "train.tsv").write_text("a film\t0")
+    assert fingerprint_of(str(tmp_path / "tasks"), tmp_path / "tasks" / "out") != before

@@ -152,8 +152,12 @@ def test_names_that_are_none() -> None:
         ("study mlm --corpus text=", "--corpus text=: no name or path is given: write it as text=PATH"),
         ("study overlap-books --set rates=()", r"rates=\(\): give at least one learning rate"),
         ("study overlap-books --set rates=(1e-3,0)", "0 must be more than 0"),
-        ("study gates --set tokens_per_step=-1", "tokens_per_step=-1: -1 must be at least 0"),
-        ("study mlm --set tokens=-5", "tokens=-5: -5 must be at least 0"),
+        ("study gates --set tokens_per_step=-1", "tokens_per_step=-1: -1 must be more than 0"),
+        ("study mlm --set tokens=-5", "tokens=-5: -5 must be more than 0"),
+        ("study gates --set tokens=0", "tokens=0: 0 must be more than 0"),
+        ("study overlap-books --set carrier_rate=0", "carrier_rate=0: 0 must be more than 0"),
+        ("study overlap-books --set equal_steps=false", "equal_steps='false': it must be of the kind of True"),
+        ("study overlap-books --set tried_on=foo", "tried_on='foo': choose one of books, wikipedia, or None"),
         ("study boolq --set encoder=roberta-base --set window=-1", "window=-1"),  # a name needs no quotes
     ):
         with pytest.raises(ValueError, match=message):

@@ -43,7 +43,12 @@ def squares(done: list[str], before: Callable[[str], None] = lambda name: None) 
     def runs(setting: Setting) -> list[Run]:
         numbers = (1, 2, 3)
         singles = [
-            Run(f"square-{n}", {"number": n, "base": setting.sizes.base}, lambda work, n=n: square(n, work), size=n)
+            Run(
+                f"square-{n}",
+                {"number": n, "base": setting.sizes.base, "text": setting.corpora["text"]},
+                lambda work, n=n: square(n, work),
+                size=n,
+            )
             for n in numbers
         ]
         return [Run("total", {}, total, tuple(run.name for run in singles)), *singles]
@@ -146,7 +151,7 @@ def test_what_is_done_elsewhere_is_not_left_to_do(tmp_path: Path, monkeypatch: p
         if name == "square-1":
             folder = tmp_path / "laptop" / "runs" / "square-2"
             folder.mkdir()
-            ended = {"validation_loss": 4, "settings": {"number": 2, "base": 2}}
+            ended = {"validation_loss": 4, "settings": {"number": 2, "base": 2, "text": "shakespeare"}}
             (folder / "outcome.json").write_text(json.dumps(ended))
 
     displays = []
@@ -193,8 +198,10 @@ def test_a_run_on_other_texts_is_refused(tmp_path: Path) -> None:
     study = squares(done)
     setting = study.setting(corpora={"text": str(texts)})
     conduct(study, setting, tmp_path / "out", progress=False)
-    kept = json.loads((tmp_path / "out" / "laptop" / "runs" / "total" / "outcome.json").read_text())
+    runs = tmp_path / "out" / "laptop" / "runs"
+    kept = json.loads((runs / "square-1" / "outcome.json").read_text())
     assert kept["texts"]["text"].startswith("1 file, ")
+    assert json.loads((runs / "total" / "outcome.json").read_text())["texts"] == {}, "it reads none"
     conduct(study, setting, tmp_path / "out", progress=False)
     (texts / "a.txt").write_text("same text")
     refused = "text of 'text': '1 file, .* there, '1 file, .* here.: choose another"
@@ -203,15 +210,21 @@ def test_a_run_on_other_texts_is_refused(tmp_path: Path) -> None:
             again(study, setting, tmp_path / "out")
     with pytest.raises(FileExistsError, match="text of 'text'"):
         conduct(study, setting, tmp_path / "new", progress=False, known=[tmp_path / "out" / "laptop" / "squares"])
+    # One that was begun has lost nothing before it has saved something; then it is refused, too.
+    (runs / "square-1" / "outcome.json").rename(kept_aside := tmp_path / "outcome.json")
+    for number in (2, 3):
+        (runs / f"square-{number}" / "outcome.json").unlink()
+    (runs / "square-1" / MODEL / "checkpoint-1").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="text of 'text'"):
+        conduct(study, setting, tmp_path / "out", progress=False)
+    kept_aside.rename(runs / "square-1" / "outcome.json")
     assert len(done) == 4
-    moved = texts.rename(tmp_path / "moved")
-    (moved / "a.txt").write_text("some text")
-    other = study.setting(corpora={"text": str(moved)})
-    conduct(study, other, tmp_path / "out", progress=False)
-    assert len(done) == 4, "texts are the same elsewhere"
+    (texts / "a.txt").unlink()
+    texts.rmdir()
+    assert report(study, setting, tmp_path / "out").summary == "2 are done.", "where texts are gone, results are not"
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"settings"'])
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"settings"', '{"settings": 3}'])
 def test_a_broken_outcome_is_named(content: str, tmp_path: Path) -> None:
     done: list[str] = []
     study = squares(done)
@@ -221,6 +234,13 @@ def test_a_broken_outcome_is_named(content: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"{re.escape(str(file))} is broken .*: delete it, and its run is done again"):
         conduct(study, study.setting(), tmp_path, progress=False)
     file.unlink()
+    (file.parent / MODEL / "checkpoint-1").mkdir(parents=True)
+    claimed = (file.parent / "settings.json").read_text()
+    (file.parent / "settings.json").write_text("{")
+    with pytest.raises(ValueError, match=r"settings.json is broken .*: delete .*square-2, and start anew"):
+        conduct(study, study.setting(), tmp_path, progress=False)
+    (file.parent / "settings.json").write_text(claimed)
+    (file.parent / MODEL / "checkpoint-1").rmdir()
     conduct(study, study.setting(), tmp_path, progress=False)
     assert done[4:] == ["square-2"]
 
@@ -232,6 +252,9 @@ def test_what_ended_with_nan_is_told(tmp_path: Path) -> None:
     file = tmp_path / "laptop" / "runs" / "square-3" / "outcome.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"ended": "the loss is nan"}))
     assert "Ended with NaN, and in no figure: square-3." in report(study, study.setting(), tmp_path).notes
+    tuned = [{"ended": "no numbers"}, {"ended": None}]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"results": tuned}))
+    assert any(note.startswith("Of 2 fine-tunings 1 ended") for note in report(study, study.setting(), tmp_path).notes)
 
 
 def test_how_often_a_training_is_validated_makes_it_another() -> None:

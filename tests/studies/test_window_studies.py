@@ -238,11 +238,13 @@ def test_the_frontier_is_judged_by_paired_differences() -> None:
     assert window_size.judge([plain, point("recurrent, overlap 0", 1.0, 2.9, 3.4)]) == UNSEEN
     one_seed = [point("plain, overlap 0", 1.0, 3.0), point("recurrent, overlap 0", 1.0, 2.0)]
     assert window_size.judge(one_seed) == UNSEEN and window_size.judge([plain]) == UNSEEN
-    # All must be on it, and recurrent ones beat each other, too; what nothing is as cheap as is on it.
+    # All must be on it, and recurrent ones beat each other, too; with nothing as cheap there is nothing to compare.
     better, worse = point("recurrent, overlap 0", 1.1, 2.8, 3.0), point("recurrent, overlap 4", 1.2, 2.9, 3.1)
     assert window_size.judge([plain, better, worse]) == FAILS
     assert window_size.judge([plain, better, point("recurrent, overlap 4", 1.2, 2.7, 3.1)]) == UNSEEN
-    assert window_size.judge([plain, point("recurrent, overlap 0", 0.9, 9.0, 9.0)]) == HOLDS
+    cheapest = point("recurrent, overlap 0", 0.9, 9.0, 9.0)
+    assert window_size.judge([plain, cheapest]) == window_size.judge([cheapest]) == UNSEEN
+    assert window_size.judge([plain, cheapest, better]) == HOLDS
 
 
 def test_topics_and_continuations(place: Path) -> None:

@@ -183,7 +183,7 @@ def parse_value(text: str, written: str) -> Any:
     try:
         return ast.literal_eval(written)
     except (ValueError, SyntaxError):
-        if re.fullmatch(r"[A-Za-z_][\w./:-]*", written):  # names of models have more than letters
+        if re.fullmatch(r"[A-Za-z_./~][\w./:~-]*", written):  # names of models have more than letters
             return written
     raise ValueError(f"--set {text}: {written!r} is neither a number, True, False, None, a list nor a word")
 

@@ -76,14 +76,14 @@ def load_corpus(name_or_path: str, **options: Any) -> Corpus:
     )
 
 
-def fingerprint_of(name_or_path: str) -> str | None:
-    """Of the files that this stands for; None where texts come from elsewhere, and do not change."""
+def fingerprint_of(name_or_path: str, but: Path | None = None) -> str | None:
+    """Of the files that this stands for, `but` those of a folder; None where texts come from elsewhere."""
     name, _, argument = str(name_or_path).partition(":")
     if name == "hub" or (name in CORPORA and not argument):
         return None
     path = Path(argument if name in CORPORA else name_or_path).expanduser()
     if path.exists():
-        return fingerprint(path)
+        return fingerprint(path, but=but)
     return fingerprint(*_folder_and_pattern(path)) if "*" in str(path) else None
 
 

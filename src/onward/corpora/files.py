@@ -60,14 +60,17 @@ def _files_of(folder: Path, pattern: str | None) -> tuple[list[Path], list[Path]
     return json_files, [file for file in files if file.suffix == ".txt" or (pattern and not _is_json_lines(file))]
 
 
-def fingerprint(path: Path, pattern: str | None = None) -> str | None:
-    """Of the files that are read here: texts that changed have another, and elsewhere it is the same. None if there are
-    none."""
+def fingerprint(path: Path, pattern: str | None = None, but: Path | None = None) -> str | None:
+    """Of the files that are read here: texts that changed have another, and elsewhere it is the same. Of a folder that
+    others than this module read, all files in it `but` those of a folder. None if there are none."""
     if path.is_file():
         files = [path]
     else:
         folders = _folders_of_splits(path, pattern).values() or [path]
         files = [file for folder in folders for of_kind in _files_of(folder, pattern) for file in of_kind]
+        if not files and not pattern:
+            inside = sorted(file for file in path.glob("**/*") if file.is_file())
+            files = [file for file in inside if but is None or not file.resolve().is_relative_to(but)]
     if not files:
         return None
     found = hashlib.blake2b(digest_size=8)

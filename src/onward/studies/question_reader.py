@@ -319,7 +319,8 @@ def learn(
         learner.begin()
     losses = [entry["loss"] for entry in learner.state.log_history if "loss" in entry]  # of checkpoints before, too
     tens = [losses[start : start + 10] for start in range(0, len(losses), 10)]
-    return [(recipe.rows * (10 * i + len(ten)), sum(ten) / len(ten)) for i, ten in enumerate(tens)]
+    read = [min(recipe.rows * (10 * i + len(ten)), len(questions)) for i, ten in enumerate(tens)]  # type: ignore[arg-type]
+    return [(count, sum(ten) / len(ten)) for count, ten in zip(read, tens, strict=True)]
 
 
 # --- answering -------------------------------------------------------------------------------------

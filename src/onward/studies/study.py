@@ -109,7 +109,7 @@ class Study:
         refuse_others(type(sizes), [f.name for f in fields(sizes)], changes or {})
         for name, value in (changes or {}).items():
             _check_kind(name, value, getattr(sizes, name))
-            _check_numbers(name, value)
+            _check_numbers(name, value, getattr(sizes, name))
         return Setting(scale, seeds, {**known, **given}, replace(sizes, **changes or {}), bf16)
 
 
@@ -117,20 +117,24 @@ def _check_kind(name: str, value: Any, known: Any) -> None:
     """A wrong kind would be found only after hours."""
     wider: dict[type, tuple[type, ...]] = {float: (int, float), tuple: (tuple, list)}
     kind = type(known)
-    if kind not in (int, float, tuple, str, dict):
+    if kind not in (bool, int, float, tuple, str, dict):
         return
-    if isinstance(value, bool) or not isinstance(value, wider.get(kind, kind)):
+    if (isinstance(value, bool) and kind is not bool) or not isinstance(value, wider.get(kind, kind)):
         raise ValueError(f"{name}={value!r}: it must be of the kind of {known!r}")
 
 
-def _check_numbers(name: str, value: Any) -> None:
-    """No size is below nothing, and a learning rate is more than that."""
+def _check_numbers(name: str, value: Any, known: Any) -> None:
+    """No size is below nothing; learning rates are more than that, and so is what a study has some of."""
     numbers = value if isinstance(value, list | tuple) else [value]
+    some = "rate" in name or (isinstance(known, int | float) and known > 0 and name not in MAY_BE_NOTHING)
     for number in numbers:
-        if isinstance(number, int | float) and (number < 0 or (number == 0 and name.endswith("rates"))):
-            raise ValueError(f"{name}={value!r}: {number!r} must be {'more than' if number == 0 else 'at least'} 0")
+        if isinstance(number, int | float) and not isinstance(number, bool) and (number < 0 or (number == 0 and some)):
+            raise ValueError(f"{name}={value!r}: {number!r} must be {'more than' if some else 'at least'} 0")
     if name.endswith("rates") and not numbers:
         raise ValueError(f"{name}={value!r}: give at least one learning rate")
+
+
+MAY_BE_NOTHING = ("warmup", "warmup_steps", "distractors", "shown")
 
 
 # --- doing it --------------------------------------------------------------------------------------
@@ -169,17 +173,23 @@ class Work:
         file = self.folder_of(run) / OUTCOME
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            found["settings"]
+            dict(found["settings"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} is broken ({error!r}): delete it, and its run is done again") from error
         return found
 
-    @property
-    def texts(self) -> dict[str, str]:
-        """Fingerprints of the files that are read, by the names of corpora: paths alone do not tell texts apart."""
-        places = self.setting.corpora
-        found = {name: self.once(("files", name), partial(fingerprint_of, places[name])) for name in places}
+    def texts_of(self, run: str) -> dict[str, str]:
+        """Fingerprints of the files that its settings name, by the names of corpora: paths alone do not tell texts
+        apart."""
+        settings = self._described[run]["settings"]
+        named = [*settings.values(), *settings.get("corpora", {}).values()]
+        places = {name: place for name, place in self.setting.corpora.items() if place in named}
+        but = self.out.parent
+        found = {n: self.once(("files", n), partial(fingerprint_of, place, but)) for n, place in places.items()}
         return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
+
+    def _claimed(self, run: str) -> Outcome:
+        return self._described[run]["settings"] | _labelled(self.texts_of(run))
 
     def has_ended(self, run: str) -> bool:
         if not (self.folder_of(run) / OUTCOME).is_file():
@@ -195,9 +205,10 @@ class Work:
             of_run, there = of_run | _precision(self.setting.bf16), there | _precision(ended["bf16"])
         if "needs" in ended:
             of_run, there = of_run | {"needs": self._described[run]["needs"]}, there | {"needs": ended["needs"]}
-        for name in self.texts.keys() & ended.get("texts", {}).keys():
-            what = f"text of {name!r}"
-            of_run, there = of_run | {what: self.texts[name]}, there | {what: ended["texts"][name]}
+        known, texts = ended.get("texts", {}), self.texts_of(run)
+        both = [name for name in texts if name in known]  # texts that are no longer there may be told of, still
+        of_run |= _labelled({name: texts[name] for name in both})
+        there |= _labelled({name: known[name] for name in both})
         refuse_other(place, f"run {run}", _flat(there), _flat(of_run))
 
     def in_bf16(self, fastest: bool) -> bool:
@@ -239,14 +250,17 @@ class Work:
             return
         with _if_alone(folder) as alone:
             if not alone or all_checkpoints(folder / MODEL) or _has_results(folder):
-                there = json.loads(file.read_text(encoding="utf-8"))
-                refuse_other(folder, "run", there, self._described[run]["settings"])
+                try:
+                    there = dict(json.loads(file.read_text(encoding="utf-8")))
+                except (ValueError, TypeError) as error:
+                    raise ValueError(f"{file} is broken ({error!r}): delete {folder}, and start anew") from error
+                refuse_other(folder, "run", there, self._claimed(run))
 
     def claim(self, run: str) -> None:
-        write_json(self.folder_of(run) / SETTINGS, self._described[run]["settings"])
+        write_json(self.folder_of(run) / SETTINGS, self._claimed(run))
 
     def facts_of(self, run: str) -> Outcome:
-        return {**self._described[run], "texts": self.texts}
+        return {**self._described[run], "texts": self.texts_of(run)}
 
     def outcomes(self, runs: Sequence[Run]) -> dict[str, Outcome]:
         return {run.name: self.outcome_of(run.name) for run in runs if self.has_ended(run.name)}
@@ -381,7 +395,12 @@ def _circumstances() -> Outcome:
 def _without_numbers(outcomes: Mapping[str, Outcome]) -> list[str]:
     """What intervals are not of must be told: the seeds that are left may look better than all."""
     lost = [name for name, outcome in outcomes.items() if outcome.get("ended")]
-    return [f"Ended with NaN, and in no figure: {', '.join(lost)}."] if lost else []
+    tuned = [result for outcome in outcomes.values() for result in outcome.get("results", [])]
+    failed = sum(bool(result.get("ended")) for result in tuned)
+    return [
+        *([f"Ended with NaN, and in no figure: {', '.join(lost)}."] if lost else []),
+        *([f"Of {len(tuned)} fine-tunings {failed} ended with NaN: they count as if no model were."] if failed else []),
+    ]
 
 
 def _precisions(outcomes: Iterable[Outcome]) -> list[str]:
@@ -417,6 +436,10 @@ def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
     settings, needs = description["settings"], description.get("needs", {})
     others = {name: value for name, value in description.items() if name not in ("settings", "needs")}
     return {**settings, **others, **{f"what it needs, {name}": digest for name, digest in needs.items()}}
+
+
+def _labelled(texts: Mapping[str, str]) -> Outcome:
+    return {f"text of {name!r}": fingerprint for name, fingerprint in texts.items()}
 
 
 def _precision(bf16: bool) -> dict[str, Any]:

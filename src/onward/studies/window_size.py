@@ -162,16 +162,17 @@ def frontier(found: Sequence[Point]) -> list[Point]:
 
 
 def judge(found: Sequence[Point]) -> str:
-    """Each recurrent point against the best other one that costs no more, seed by seed: all must be better for the
-    claim to hold, and one that is surely worse is enough for it not to. Where nothing is as cheap, nothing can be."""
+    """Each recurrent point against the best other one that costs no more, if there is one, seed by seed: all must be
+    better for the claim to hold, and one that is surely worse is enough for it not to."""
     verdicts = []
     for point in found:
         if point.kind == "plain":
             continue
         as_cheap = [other for other in found if other is not point and other.flops <= point.flops]
-        best = min(as_cheap, key=lambda other: other.perplexity.mean, default=None)
-        gain = over(best.losses, point.losses) if best is not None else None
-        verdicts.append(HOLDS if best is None else UNSEEN if gain is None else verdict(gain))
+        if as_cheap:
+            best = min(as_cheap, key=lambda other: other.perplexity.mean)
+            gain = over(best.losses, point.losses)
+            verdicts.append(UNSEEN if gain is None else verdict(gain))
     if FAILS in verdicts:
         return FAILS
     return HOLDS if verdicts and all(judged == HOLDS for judged in verdicts) else UNSEEN

@@ -187,6 +187,8 @@ def constant(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
 def window_runs(setting: Setting, corpus: str, variants: Sequence[Variant]) -> list[Run]:
     """The backbone, trials of learning rates, and every variant with every seed."""
     sizes: WindowSizes = setting.sizes
+    if sizes.tried_on not in (None, *setting.corpora):
+        raise ValueError(f"tried_on={sizes.tried_on!r}: choose one of {', '.join(setting.corpora)}, or None")
     before = backbone_runs(setting, sizes.decoder)
     trials: dict[str, list[Run]] = {}
     shared = [plain_windows(sizes.window), recurrent(sizes, sizes.window)] if sizes.train == "all" else []
