@@ -46,16 +46,17 @@ def check_place(out: Path) -> None:
     there = next(place for place in (out, *out.absolute().parents) if place.exists())
     if there != out and not there.is_dir():
         raise ValueError(f"--out {out}: {there} is a file, not a folder; choose another place")
-    folder = there if there.is_dir() else there.parent
+    if not os.access(there, os.W_OK) or not _takes_folders(there if there.is_dir() else there.parent):
+        raise ValueError(f"--out {out}: {there} may not be written to; choose another place, or change its permissions")
+
+
+def _takes_folders(place: Path) -> bool:
+    """Some places, such as /sys, have the permission and refuse all the same."""
     try:
-        if not os.access(there, os.W_OK):
-            raise PermissionError
-        with TemporaryDirectory(dir=folder):  # some places may be written to, but not by folders
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"--out {out}: {there} may not be written to; choose another place, or change its permissions"
-        ) from error
+        with TemporaryDirectory(dir=place):
+            return True
+    except OSError:
+        return False
 
 
 Model = Annotated[str, typer.Argument(help="A folder, a Hub name, or a packaged one: smollm2-135m, minilm-l6.")]

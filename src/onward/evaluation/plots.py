@@ -34,6 +34,12 @@ def marker(number: int) -> str:
     return MARKERS[number % len(MARKERS)]
 
 
+def number_beside(panel: Any, number: int, x: float, y: float, below: bool = False) -> None:
+    """Above its point or below it: of two lines that lie close, both can then be read."""
+    place = (-5, -11) if below else (4, 4)
+    panel.annotate(str(number), (x, y), xytext=place, textcoords="offset points", fontsize=7)
+
+
 def plot_by_position(rows: Sequence[Row]) -> Figure:
     """Loss by the place in the window, one panel for each overlap.
 
@@ -82,7 +88,7 @@ def plot_by_flops(rows: Sequence[Row]) -> Figure:
         flops, perplexities, overlaps = zip(*points, strict=True)
         panel.plot(flops, perplexities, label=variant, linewidth=1, **_style_of(variant))
         for x, y, overlap in points if len(set(overlaps)) > 1 else ():
-            panel.annotate(str(overlap), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+            number_beside(panel, overlap, x, y)
     panel.set_xlabel("FLOPs per token, counted (numbers: overlap)")
     panel.set_ylabel("word-level perplexity")
     _legend(panel)

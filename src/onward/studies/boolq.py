@@ -12,13 +12,13 @@ from .made_up import made_up_questions
 from .question_runs import runs
 from .question_scores import YesNoScores
 from .question_tables import (
-    ABOUT_RATES,
     ABOUT_SEEDS,
     ABOUT_SWAPPED,
     NOT_TESTED,
     Compared,
     Found,
     Measure,
+    about_rates,
     judged,
     kinds_table,
     model_rows,
@@ -149,7 +149,7 @@ def _notes(setting: Setting) -> list[str]:
         "Loss: how sure models are of the right answer, of all test questions; it shows differences that accuracy "
         "cannot.",
         ABOUT_SWAPPED,
-        *([ABOUT_RATES] if len(sizes.rates) > 1 else []),
+        *about_rates(sizes),
     ]
     if BOOLQ in (setting.corpora["train"], setting.corpora["test"]):
         notes.append(

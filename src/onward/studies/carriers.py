@@ -251,11 +251,9 @@ def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Rep
 def _about_rates(sizes: Sizes) -> list[str]:
     if sizes.train != "all" or len(sizes.rates) < 2:
         return []
-    return [
-        "Learning rates were tried for plain windows and for `recurrent`, which is "
-        f"{next((name for name, fields in sizes.carriers.items() if fields == sizes.recurrent), 'no row here')}: all "
-        "with a memory have that one's."
-    ]
+    tried = next((name for name, fields in sizes.carriers.items() if fields == sizes.recurrent), "no row here")
+    told = f"Learning rates were tried for plain windows and for `recurrent`, which is {tried}"
+    return [f"{told}: all with a memory have that one's."]
 
 
 def _about_longest(sizes: Sizes) -> list[str]:

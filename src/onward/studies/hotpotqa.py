@@ -11,12 +11,12 @@ from .question_reader import LONGEST_ANSWER
 from .question_runs import runs
 from .question_scores import SpanScores
 from .question_tables import (
-    ABOUT_RATES,
     ABOUT_SEEDS,
     ABOUT_SWAPPED,
     Compared,
     Found,
     Measure,
+    about_rates,
     judged,
     kinds_table,
     model_rows,
@@ -112,7 +112,7 @@ def _notes(setting: Setting) -> list[str]:
         "Span loss: how sure models are of the answer's first and last token, of test questions that have a span; it "
         "shows differences that scores cannot while most answers are wrong.",
         ABOUT_SWAPPED,
-        *([ABOUT_RATES] if len(sizes.rates) > 1 else []),
+        *about_rates(sizes),
     ]
     if sizes.distractors:
         notes.append(

@@ -182,8 +182,8 @@ def _config(sizes: Sizes, name: str, vocabulary: int) -> BertConfig:
 
 
 def _pretraining_settings(setting: Setting, name: str, seed: int, tokens: int) -> dict[str, Any]:
-    shaping = ("size", "changes", "vocabulary", "rows", "warmup_steps", "train_bytes", "held", "held_tokens")
-    sizes = {field: getattr(setting.sizes, field) for field in (*shaping, "evaluate_every")}
+    shaping = ("size", "changes", "vocabulary", "rows", "warmup_steps", "evaluate_every", "train_bytes")
+    sizes = {field: getattr(setting.sizes, field) for field in (*shaping, "held", "held_tokens")}
     return {"model": name, "seed": seed, "text": setting.corpora["text"], "tokens": tokens, **sizes}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from matplotlib.figure import Figure
 
@@ -182,7 +183,7 @@ def report_stability(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
                     f"{all_of_them.failed:.0%}",
                 ]  #
             )
-    scores = {name: over_all_rates(of_tasks, name, lambda results: _mean(scores_of(results))) for name in MODELS}
+    scores = {name: over_all_rates(of_tasks, name, scores_of) for name in MODELS}
     failed = {name: over_all_rates(of_tasks, name, _failed) for name in MODELS}
     totals = [
         [
@@ -225,21 +226,18 @@ TOTALS = ("model", "failed runs, %", "against BERT", "mean score", "against BERT
 
 
 def over_all_rates(
-    of_tasks: Mapping[str, Mapping[str, Sweep]], name: str, number: Callable[[Sequence[RunResult]], float]
+    of_tasks: Mapping[str, Mapping[str, Sweep]], name: str, numbers_of: Callable[[Sequence[RunResult]], Sequence[float]]
 ) -> dict[int, float]:
-    """By seed, in percent: the mean over tasks of what this number is of the runs with all learning rates. Only of
-    seeds that have run on all tasks."""
+    """By seed, in percent: the mean of these numbers of the runs with all learning rates, and of that over tasks. Only
+    of seeds that have run on all tasks."""
     of_seeds: dict[int, list[float]] = {}
     for models in of_tasks.values():
         results = models[name].results if name in models else []
         for seed in sorted({result.seed for result in results}):
-            of_seeds.setdefault(seed, []).append(number([result for result in results if result.seed == seed]))
-    return {seed: 100 * _mean(numbers) for seed, numbers in of_seeds.items() if len(numbers) == len(of_tasks)}
+            numbers = numbers_of([result for result in results if result.seed == seed])
+            of_seeds.setdefault(seed, []).append(fmean(numbers))
+    return {seed: 100 * fmean(means) for seed, means in of_seeds.items() if len(means) == len(of_tasks)}
 
 
-def _failed(results: Sequence[RunResult]) -> float:
-    return _mean([result.failed() for result in results])
-
-
-def _mean(numbers: Sequence[float]) -> float:
-    return sum(numbers) / len(numbers)
+def _failed(results: Sequence[RunResult]) -> list[float]:
+    return [float(result.failed()) for result in results]

@@ -185,9 +185,7 @@ def plot(points: Mapping[str, Sequence[tuple[float, float, int]]]) -> Figure:
         flops, perplexities, overlaps = zip(*found, strict=True)
         panel.plot(flops, perplexities, label=label, linewidth=1, markersize=5, **plots.STYLES[label])
         for x, y, overlap in zip(flops, perplexities, overlaps, strict=True):
-            below = label == "recurrent"  # next to plain windows' numbers, both can be read
-            place = (-5, -11) if below else (4, 4)
-            panel.annotate(str(overlap), (x, y), xytext=place, textcoords="offset points", fontsize=7)
+            plots.number_beside(panel, overlap, x, y, below=label == "recurrent")
     panel.set_xlabel("FLOPs per token, counted (numbers: overlap)")
     panel.set_ylabel("test perplexity, word level")
     panel.legend(frameon=False)

@@ -274,7 +274,7 @@ class Recipe:
 
 def learn(
     model: QuestionReader,
-    questions: Dataset,
+    questions: InOrder,
     collator: Callable[[Any], dict[str, Tensor]],
     recipe: Recipe,
     folder: Path,
@@ -319,7 +319,7 @@ def learn(
         learner.begin()
     losses = [entry["loss"] for entry in learner.state.log_history if "loss" in entry]  # of checkpoints before, too
     tens = [losses[start : start + 10] for start in range(0, len(losses), 10)]
-    read = [min(recipe.rows * (10 * i + len(ten)), len(questions)) for i, ten in enumerate(tens)]  # type: ignore[arg-type]
+    read = [min(recipe.rows * (10 * i + len(ten)), len(questions)) for i, ten in enumerate(tens)]
     return [(count, sum(ten) / len(ten)) for count, ten in zip(read, tens, strict=True)]
 
 

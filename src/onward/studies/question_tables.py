@@ -9,7 +9,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from .intervals import Interval, cell, over, verdict
-from .question_task import CONSTANT, DISJOINT, OURS, Task, variants
+from .question_task import CONSTANT, DISJOINT, OURS, Sizes, Task, variants
 from .reporting import Claim, Table
 from .study import Outcome, Setting
 
@@ -103,11 +103,15 @@ ABOUT_SEEDS = (
     "± is half a 95 % interval over seeds (Student), which have the same test questions; claims are about paired "
     "differences."
 )
-ABOUT_RATES = (
-    "Learning rates were tried for disjoint windows and for recurrence with residual vectors; the paper's module and "
-    "constants have what was best for the latter."
-)
 ABOUT_SWAPPED = "swapped: every window is read with the memory of another question's context."
+
+
+def about_rates(sizes: Sizes) -> list[str]:
+    told = (
+        "Learning rates were tried for disjoint windows and for recurrence with residual vectors; the paper's module "
+        "and constants have what was best for the latter."
+    )
+    return [told] if len(sizes.rates) > 1 else []
 
 
 def plot(found: Found, measures: Sequence[Measure], trivial: Sequence[float] = ()) -> Figure:

@@ -171,11 +171,9 @@ class Work:
 
     def outcome_of(self, run: str) -> Outcome:
         file = self.folder_of(run) / OUTCOME
-        try:
+        with _unbroken(file, "delete it, and its run is done again"):
             found = json.loads(file.read_text(encoding="utf-8"))
             dict(found["settings"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file} is broken ({error!r}): delete it, and its run is done again") from error
         return found
 
     def texts_of(self, run: str) -> dict[str, str]:
@@ -250,10 +248,8 @@ class Work:
             return
         with _if_alone(folder) as alone:
             if not alone or all_checkpoints(folder / MODEL) or _has_results(folder):
-                try:
+                with _unbroken(file, f"delete {folder}, and start anew"):
                     there = dict(json.loads(file.read_text(encoding="utf-8")))
-                except (ValueError, TypeError) as error:
-                    raise ValueError(f"{file} is broken ({error!r}): delete {folder}, and start anew") from error
                 refuse_other(folder, "run", there, self._claimed(run))
 
     def claim(self, run: str) -> None:
@@ -478,6 +474,14 @@ def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
         if isinstance(display, RunsProgress):
             display.end_run(outcome.get("said", "ended"))
         return True
+
+
+@contextmanager
+def _unbroken(file: Path, instead: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is broken ({error!r}): {instead}") from error
 
 
 @contextmanager

@@ -218,16 +218,14 @@ def plot_pareto(found: Sequence[Point]) -> Figure:
     little = sorted(point.flops for point in found)[3 * (len(found) - 1) // 4]
     markers = {window: plots.marker(number) for number, window in enumerate(sorted({p.window for p in found}))}
     look: dict[str, Any] = {"where": "post", "color": "0.0", "linewidth": 0.6, "linestyle": ":", "label": "frontier"}
-    for panel, shown in zip(panels, (found, [point for point in found if point.flops <= little]), strict=True):
+    cheap = [point for point in found if point.flops <= little]
+    for panel, shown in zip(panels, (found, cheap), strict=True):
         _plot_points(panel, shown, markers)
         if edge := sorted((p.flops, p.perplexity.mean) for p in shown if p.on_frontier):
             panel.step(*zip(*edge, strict=True), **look)
         panel.set_xlabel("FLOPs per token, counted")
-    for point in found:
-        if point.flops <= little:  # numbers of recurrent points below them, so that both can be read
-            place = (-4, -11) if point.kind == "recurrent" else (4, 3)
-            at = (point.flops, point.perplexity.mean)
-            panels[1].annotate(str(point.overlap), at, xytext=place, textcoords="offset points", fontsize=7)
+    for p in cheap:
+        plots.number_beside(panels[1], p.overlap, p.flops, p.perplexity.mean, below=p.kind == "recurrent")
     panels[0].set_ylabel("test perplexity, word level")
     panels[1].set_title("those that cost little; numbers: overlap", fontsize="medium")
     panels[0].legend(frameon=False, fontsize=8)
