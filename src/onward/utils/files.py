@@ -1,0 +1,104 @@
+"""Files that are whole, readable and on the disk: what says that it is saved has gone through here."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+class DamagedFile(ValueError):
+    """A file does not hold what it must; the message names it, and what is wrong with it."""
+
+
+# -- reading
+
+
+def read_json(path: str | os.PathLike, what: str = "a file that onward wrote") -> dict[str, Any]:
+    """The object in a JSON file. Half a file, or a list or nothing in its place, is refused by the file's name."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DamagedFile(f"{path} is damaged: it should be {what}, and is no JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise DamagedFile(f"{path} is damaged: it should be {what}, and holds {_short(content)} instead of an object")
+    return content
+
+
+def field_of(content: dict[str, Any], path: str | os.PathLike, name: str, *kinds: type) -> Any:
+    """A field that a JSON file must have, of one of these kinds."""
+    if name not in content:
+        raise DamagedFile(f"{path} is damaged: it has no field {name!r}")
+    if kinds and not isinstance(content[name], kinds):
+        raise DamagedFile(f"{path} is damaged: its field {name!r} holds {_short(content[name])}")
+    return content[name]
+
+
+def _short(content: Any) -> str:
+    text = json.dumps(content)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+# -- writing
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces the file in one step, so that no one ever reads half of it, not even after a power failure."""
+    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        put_in_place(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def put_in_place(unfinished: Path, place: Path) -> None:
+    """Renames a finished file or folder; what it holds is on the disk before its name is there, and then the name."""
+    settle(unfinished)
+    unfinished.replace(place)
+    _sync(place.absolute().parent)
+
+
+def settle(path: Path) -> None:
+    """Waits until a file, or a folder with all that is below it, is on the disk, with the rights that a new file
+    has here: some libraries leave files that no one else may read."""
+    path = Path(path)
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    rights = _usual_rights(path.absolute().parent if path.is_file() else path)
+    for file in files:
+        if rights is not None and file.stat().st_mode & 0o777 == 0o600 != rights:
+            file.chmod(rights)
+        _sync(file)
+    if path.is_dir():
+        for folder in [*(below for below in path.rglob("*") if below.is_dir()), path]:
+            _sync(folder)
+
+
+def _usual_rights(folder: Path) -> int | None:
+    """What the umask leaves to a new file. It can only be asked for by changing it, for all threads."""
+    if os.name == "nt":
+        return None
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".rights-") as place:
+        file = Path(place) / "new"
+        file.touch()
+        return file.stat().st_mode & 0o777
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+        return
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError:
+        if path.is_file():  # some network drives do not sync folders
+            raise
+    finally:
+        os.close(opened)
