@@ -15,7 +15,7 @@ from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from onward.corpora import Document
 from onward.streams import TokenizedDocument
 from onward.studies import STUDIES, block_sizes, conduct, gates, training_runs
-from onward.studies.blocks import BlockSizes, Row, run_name
+from onward.studies.blocks import BlockSizes, Row, about_starts, run_name
 from onward.studies.intervals import FAILS, HOLDS
 from onward.studies.study import described
 from onward.studies.training_runs import cut, read_with, some_of
@@ -244,3 +244,13 @@ def test_every_text_has_the_rows_that_are_compared() -> None:
     assert len(sizes.of("books").rows) == len(sizes.of("latex").rows) == 14
     assert len(sizes.of("code").rows) == 8 and "XL:1024" not in sizes.of("code").rows
     assert sizes.of("books, bytes").vocabulary is None
+
+
+def test_trainings_that_started_from_narrower_kernels_are_named() -> None:
+    def trained(version: str) -> dict[str, Any]:
+        return {"validation_loss": 1.0, "circumstances": {"versions": {"onward": version}}}
+
+    old, new = {"a": trained("0.1.0"), "tokenizer": {}}, {"b": trained("0.2.0")}
+    assert about_starts(new) == [] == about_starts({"tokenizer": {}})
+    assert about_starts(old)[0].startswith("All trainings are of onward 0.1.0, whose kernels started narrower")
+    assert about_starts(old | new)[0].startswith("1 of 2 trainings")

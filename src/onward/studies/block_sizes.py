@@ -21,6 +21,7 @@ from .blocks import (
     BlockSizes,
     Row,
     about_rates,
+    about_starts,
     block_runs,
     controls_table,
 )
@@ -73,7 +74,7 @@ def report_scale(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         [Table("Table 2", SCALE_COLUMNS, rows), *lost],
         {"bits": plot_scale(readings)} if rows else {},
         claims,
-        (OVER_SEEDS, *about_rates({CORPUS: readings}, SCALE_ROWS), *about_lost, OF_PG19),
+        (OVER_SEEDS, *about_rates({CORPUS: readings}, SCALE_ROWS), *about_starts(outcomes), *about_lost, OF_PG19),
     )
 
 
@@ -171,6 +172,7 @@ def report_ablations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
             "Segments and, over windows, states stay as they are in the base model.",
             _places(sizes),
             *about_rates({CORPUS: readings}, ablation_rows(sizes)),
+            *about_starts(outcomes),
             *about_lost,
         ),
     )

@@ -23,6 +23,7 @@ from .study import Outcome, Run, Setting, Work
 from .training_runs import cut, read_with, some_of, tokenizer_of, train_once, vocabulary_run
 
 RECURRENT, BASELINE = "Rec:fixed:skip", "Slide:13L"
+NARROW = ("0.1.0",)  # versions of onward whose kernels started with 0.77 / fan_in, and z in gates with 0.077 / fan_in
 OVER_SEEDS = "± is half a 95 % interval over seeds (Student); claims are about paired differences of test bits."
 
 
@@ -287,6 +288,19 @@ ABOUT_CONTROLS = (
     "Lost bits: how much worse a model reads with what another document carries, or with the states that documents "
     "start from and no memories (none). It was not trained to read with none, so Slide:13L is the fairer baseline."
 )
+
+
+def about_starts(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """Models that started otherwise must not be taken for those of today."""
+    trained = [outcome for outcome in outcomes.values() if "validation_loss" in outcome]
+    narrow = [o for o in trained if o.get("circumstances", {}).get("versions", {}).get("onward") in NARROW]
+    if not narrow:
+        return []
+    which = "All trainings" if len(narrow) == len(trained) else f"{len(narrow)} of {len(trained)} trainings"
+    return [
+        f"{which} are of onward {NARROW[-1]}, whose kernels started narrower than the authors': with variance 0.77 / "
+        "fan_in instead of 1 / fan_in, and those of new states in gates with 0.077 / fan_in."
+    ]
 
 
 def about_rates(readings: Mapping[str, BlockReadings], rows: Sequence[Row]) -> list[str]:

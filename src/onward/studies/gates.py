@@ -25,6 +25,7 @@ from .blocks import (
     BlockSizes,
     Row,
     about_rates,
+    about_starts,
     block_runs,
     controls_table,
 )
@@ -226,6 +227,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
             OVER_SEEDS,
             "Step time: processor time of a training step of equally many tokens, in float32, relative to Slide:13L.",
             *about_rates(readings, ROWS),
+            *about_starts(outcomes),
             *about_lost,
             "Rows keep their proportion to the base model; the paper's columns are of 12 layers and other texts, for "
             "the shape of the thing.",

@@ -12,12 +12,28 @@ CONFIGURATIONS = ("dual", "single", "skip")
 TANHS = ("lstm", "single")
 
 
+KEPT_DEVIATION = 0.8796256610342398  # of a normal distribution, when what lies beyond two deviations is cut off
+
+
+def cut_normal(variance: float) -> dict[str, float]:
+    """For `trunc_normal_`: cut at two deviations, and as much wider that the variance is right after the cut."""
+    deviation = math.sqrt(variance) / KEPT_DEVIATION
+    return {"std": deviation, "a": -2 * deviation, "b": 2 * deviation}
+
+
 class GateKernel(nn.Linear):
-    """Begins small but not at zero: Adafactor's steps are as large as the parameter, and zeros would stay zeros."""
+    """Makes the new state z and, after it, what `gates` decide by. Gates begin small but not at zero: Adafactor's steps
+    are as large as the parameter, and zeros would stay zeros. z begins as every other kernel does."""
+
+    def __init__(self, fan_in: int, width: int, gates: int = 0):
+        super().__init__(fan_in, (1 + gates) * width)
+        self.width = width
 
     def initialize(self) -> None:
-        deviation = math.sqrt(0.1 / self.in_features)
-        init.trunc_normal_(self.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        start = torch.empty_like(self.weight)
+        nn.init.trunc_normal_(start[: self.width], **cut_normal(1 / self.in_features))
+        nn.init.trunc_normal_(start[self.width :], **cut_normal(0.1 / self.in_features))
+        init.copy_(self.weight, start)  # as a whole: only so does transformers know a weight that was loaded
         init.normal_(self.bias, std=0.1)
 
 
@@ -51,7 +67,7 @@ class LSTMGate(nn.Module):
 
     def __init__(self, width: int, fan_in: int, tanh: bool):
         super().__init__()
-        self.kernel = GateKernel(fan_in, 3 * width)
+        self.kernel = GateKernel(fan_in, width, gates=2)
         self.tanh = tanh
 
     def forward(self, state: Tensor, given: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from ...ops.rms_norm import RMSNorm
 from .attention import SlidingAttention
 from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig
-from .gates import FixedGate, GateKernel
+from .gates import FixedGate, GateKernel, cut_normal
 from .inputs import check_embeddings, check_ids, check_mask, gathered, packing, refuse, scattered
 from .layer import BlockRecurrentLayer
 from .layout import Layout, pieces, put_together
@@ -53,8 +53,7 @@ class BlockRecurrentPreTrainedModel(PreTrainedModel):
         elif isinstance(module, FixedGate):
             init.normal_(module.forget, std=0.1)
         elif isinstance(module, nn.Linear):
-            deviation = 1 / math.sqrt(module.in_features)
-            init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            init.trunc_normal_(module.weight, **cut_normal(1 / module.in_features))
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=1.0)
         elif isinstance(module, nn.RMSNorm):
