@@ -28,7 +28,7 @@ from .models.window_recurrent import (
 )
 from .state import WindowState
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 AutoConfig.register(WindowRecurrenceConfig.model_type, WindowRecurrenceConfig)
 for _model in MODELS.values():
