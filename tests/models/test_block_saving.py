@@ -177,10 +177,10 @@ def test_every_parameter_is_initialized_as_the_paper_has_it(case: str) -> None:
             if name.endswith("position_bias.weight"):
                 deviation = 128**-0.5
             elif deviation is None:
-                deviation = ((0.1 if "gate.kernel" in name else 1.0) / p.shape[1]) ** 0.5
-                # cut at two deviations: what is left is narrower
-                assert p.abs().max() <= 2 * deviation * 1.0001, name
-                deviation *= 0.88
+                deviation = p.shape[1] ** -0.5
+                assert p.abs().max() <= 2 * deviation / 0.8796, name  # two deviations of what was wider before the cut
+                if "gate.kernel" in name and "lstm" in case:
+                    p = p[: len(p) // 3]  # new states; the gates after them start smaller: test_block_start.py
             assert p.std().item() == pytest.approx(deviation, rel=0.25), name
 
 
