@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from ..questions import NO, YES, Question
+from ..utils.files import write_text
 
 WORDS = ("the", "a", "king", "queen", "lord", "sea", "ship", "night", "old", "long", "was", "is", "went", "to", "in")
 GOOD, BAD = ("good", "sweet", "noble"), ("bad", "foul", "false")
@@ -21,7 +22,7 @@ def made_up_glue(folder: Path, train: int = 64, held: int = 32) -> Path:
         (folder / task).mkdir(parents=True, exist_ok=True)
         for split, count in (("train", train), ("dev", held)):
             lines = [head, *(line(draw, number) for number in range(count))]
-            (folder / task / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            write_text(folder / task / f"{split}.tsv", "\n".join(lines) + "\n")  # others may be reading it
     return folder
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,20 +20,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-
 from ..corpora import Corpus, fingerprint_of, load_corpus
 from ..evaluation.report import circumstances, without_infinities
 from ..models.checking import refuse_others
 from ..pretrained import quiet
-from ..training.checkpoints import all_checkpoints, alone_in, write_json
+from ..training.checkpoints import all_checkpoints, alone_in, discard_all
+from ..training.claiming import folder_named, refuse_foreign, refuse_other
 from ..training.many_runs import RunsProgress
-from ..training.record import refuse_other
+from ..utils.files import field_of, read_json, write_json
+from ..utils.processes import FirstProcessFailed, is_first, launched, losses_explained
 from .planning import Plan
 from .reporting import RESULTS, Report, write
 
 SCALES = ("smoke", "laptop", "paper")
 SETTINGS, PRECISION, OUTCOME, MODEL = "settings.json", "precision.json", "outcome.json", "model"
+SWEEP = "sweep"  # of a run that fine-tunes: a folder in its own
 KNOWN = "known_from"  # in the outcome of a run that ended elsewhere
 SECONDS_BETWEEN_LOOKS = 5.0
 
@@ -144,14 +143,13 @@ class Work:
     """What a run has at hand: its folder, the texts, what the runs before it have left, and the display."""
 
     def __init__(self, out: str | Path, setting: Setting, runs: Sequence[Run], display: RunsProgress | bool = False):
-        self.out = Path(out).expanduser().resolve() / setting.scale
+        self.out = folder_named(out, "out") / setting.scale
         self.setting, self.display = setting, display
         self.folder = self.out
         self._made: dict[Any, Any] = {}
         self._described = described(runs)
         for run in self._described:  # those that others need come first, and with them what is really different
             self.has_ended(run)
-        self.is_first = os.environ.get("RANK", "0") == "0"  # of several processes
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What many runs need, such as tokens of a corpus, is made by the first of them."""
@@ -172,8 +170,8 @@ class Work:
     def outcome_of(self, run: str) -> Outcome:
         file = self.folder_of(run) / OUTCOME
         with _unbroken(file, "delete it, and its run is done again"):
-            found = json.loads(file.read_text(encoding="utf-8"))
-            dict(found["settings"])
+            found = read_json(file, "what a run has come to")
+            field_of(found, file, "settings", dict)
         return found
 
     def texts_of(self, run: str) -> dict[str, str]:
@@ -214,12 +212,12 @@ class Work:
         was begun goes on as it is."""
         file, chosen = self.folder / PRECISION, self.setting.bf16
         if file.is_file() and all_checkpoints(self.folder / MODEL):
-            begun = json.loads(file.read_text(encoding="utf-8"))["bf16"]
+            begun = field_of(read_json(file, "in which precision a run trains"), file, "bf16", bool)
             if chosen is not None:
                 refuse_other(self.folder, "training", _precision(begun), _precision(chosen))
             return begun
         bf16 = fastest if chosen is None else chosen
-        if self.is_first:
+        if is_first():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(file, {"bf16": bf16})
         return bf16
@@ -245,11 +243,12 @@ class Work:
         folder = self.folder_of(run)
         file = folder / SETTINGS
         if not file.is_file():
+            refuse_foreign(folder, SETTINGS, (MODEL, SWEEP))
             return
         with _if_alone(folder) as alone:
             if not alone or all_checkpoints(folder / MODEL) or _has_results(folder):
                 with _unbroken(file, f"delete {folder}, and start anew"):
-                    there = dict(json.loads(file.read_text(encoding="utf-8")))
+                    there = read_json(file, "what a run is")
                 refuse_other(folder, "run", there, self._claimed(run))
 
     def claim(self, run: str) -> None:
@@ -282,6 +281,11 @@ def conduct(
 
     Under `accelerate launch` or torchrun, processes share the training of every run; see `Run.by`.
     """
+    with losses_explained(lambda: "Run the same command again: what has ended is kept, and the rest goes on"):
+        return _conduct(study, setting, out, progress, known)
+
+
+def _conduct(study: Study, setting: Setting, out: str | Path, progress: bool, known: Sequence[str | Path]) -> Report:
     together = _Together()
     runs = [run for run in study.runs(setting) if run.by != "one" or together.count == 1]
     work = Work(out, setting, runs)
@@ -322,9 +326,9 @@ def conduct(
 
 def _take_over(folder: Path, runs: Sequence[Run], work: Work) -> None:
     try:
-        ended = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["outcomes"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} holds no {RESULTS} of a study: give a copy of OUT/SCALE/STUDY") from error
+        ended = field_of(read_json(folder / RESULTS, "what a study has come to"), folder / RESULTS, "outcomes", dict)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder} holds no {RESULTS} of a study ({error}): give a copy of OUT/SCALE/STUDY") from error
     missing = [run.name for run in runs if not work.has_ended(run.name)]
     work.take_over({name: ended[name] for name in missing if name in ended}, folder)
 
@@ -346,15 +350,12 @@ class _Together:
     """The processes that were launched to work on the same runs; mostly it is one."""
 
     def __init__(self) -> None:
-        self.count = int(os.environ.get("WORLD_SIZE", "1"))
-        self.is_first = os.environ.get("RANK", "0") == "0"
-        on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
         # What the first does alone may take longer than the others would wait by themselves.
-        self._state = PartialState(cpu=on_cpu, timeout=timedelta(days=7)) if self.count > 1 else None
+        self._state = launched(timeout=timedelta(days=7))
+        self.count, self.is_first = self._state.num_processes, is_first()
 
     def wait(self) -> None:
-        if self._state is not None:
-            self._state.wait_for_everyone()
+        self._state.wait_for_everyone()
 
 
 def report(study: Study, setting: Setting, out: str | Path, written: bool = True) -> Report:
@@ -443,7 +444,7 @@ def _precision(bf16: bool) -> dict[str, Any]:
 
 
 def _has_results(folder: Path) -> bool:
-    return any(folder.glob("sweep/runs/*/result.json"))
+    return any(folder.glob(f"{SWEEP}/runs/*/result.json"))
 
 
 def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
@@ -480,8 +481,8 @@ def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
 def _unbroken(file: Path, instead: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is broken ({error!r}): {instead}") from error
+    except ValueError as error:
+        raise ValueError(f"{file} is broken ({error}): {instead}") from error
 
 
 @contextmanager
@@ -489,7 +490,7 @@ def _if_alone(folder: Path) -> Iterator[bool]:
     lock = alone_in(folder)
     try:
         lock.__enter__()
-    except FileExistsError:
+    except (FileExistsError, FirstProcessFailed):
         yield False
         return
     try:
@@ -500,5 +501,4 @@ def _if_alone(folder: Path) -> Iterator[bool]:
 
 def forget_checkpoints(folder: Path) -> None:
     """A run that has ended needs none, and a hundred runs with theirs would fill a disk."""
-    for checkpoint in all_checkpoints(folder / MODEL):
-        shutil.rmtree(checkpoint, ignore_errors=True)
+    discard_all(folder / MODEL)
