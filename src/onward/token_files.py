@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from .corpora import Document
 from .locks import locked
 from .streams import TokenizedDocument, tokenize
-from .utils.files import DamagedFile, put_in_place
+from .utils.files import DamagedFile, make_folder, put_in_place
 from .utils.manifests import fault_in, has_manifest, write_manifest
 
 TOKENS_OF_A_FILE = 2**28  # a gigabyte
@@ -47,7 +47,7 @@ def tokenize_into(
     said = progress or (lambda *_: None)
     place = folder / _fingerprint(documents, tokenizer, add_end, said)
     with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with locked(place.with_suffix(".lock"), wait=True) as alone:
         if alone:  # what a killed process left
             for left in folder.glob(f"{place.name}.*.unfinished"):

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from ..evaluation import plots
 from ..evaluation.report import circumstances, without_infinities
-from ..utils.files import settle, write_json, write_text
+from ..utils.files import make_folder, settle, write_json, write_text
 from .result import RunResult
 from .summary import SWEEP, Summary, Sweep, scores_of, summarize
 from .tasks import TASKS
@@ -63,7 +63,7 @@ def compare(folders: Sequence[str | Path], out: str | Path, margin: float | None
 
 
 def write(sweeps: Sequence[Sweep], folder: Path, margin: float | None = None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_text(folder / TABLE, markdown(sweeps, margin))
     content = {
         **{name: fact for name, fact in circumstances().items() if name != "seed"},  # every run has its own

@@ -32,7 +32,7 @@ from ..training.progress import Stopwatch
 from ..training.record import history_of, machine_of, seconds_of, versions
 from ..training.saving import SaveMoreOften, SavingTrainer
 from ..training.trainer import NonFiniteLossError
-from ..utils.files import read_json, whole_folder, write_json
+from ..utils.files import make_folder, read_json, whole_folder, write_json
 from ..utils.processes import losses_explained, on_cpu, told_by_the_first
 from .data import read
 from .loading import check_length, load
@@ -86,7 +86,7 @@ def finetune(
     _refuse_finished(folder)
     refuse_foreign(folder, STARTED, FOREIGN)
     setting = prepare(model, task, recipe, data=data, split=split, save_models=save_model)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with losses_explained(lambda: checkpoints.how_to_go_on(folder)), checkpoints.alone_in(folder):
         _refuse_finished(folder)  # just now, by another process
         return run(setting, learning_rate, seed, folder)
@@ -248,7 +248,7 @@ def _claim(folder: Path, described: dict[str, Any]) -> int:
     elif checkpoints.all_checkpoints(folder):
         raise FileExistsError(f"{folder} holds checkpoints of something else: choose another folder")
     refuse_foreign(folder, STARTED, FOREIGN)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_json(file, described)
     return 0
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..training.checkpoints import alone_in, discard_all
 from ..training.claiming import folder_named, refuse_foreign, refuse_other
 from ..training.many_runs import RunsProgress
-from ..utils.files import field_of, read_json, write_json
+from ..utils.files import field_of, make_folder, read_json, write_json
 from ..utils.processes import losses_explained, told_by_the_first
 from .recipe import FinetuningRecipe, check_learning_rate
 from .report import WRITTEN, write
@@ -48,7 +48,7 @@ def sweep(
     folder = folder_named(out, "out")
     refuse_foreign(folder, SWEEP, FOREIGN)
     setting = prepare(model, task, recipe, data=data, split=split, save_models=save_models)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with losses_explained(lambda: "Run the same command again to go on with the sweep"), alone_in(folder):
         told_by_the_first(lambda: _claim(folder, name or Path(str(model)).name, setting.described))
         _run_missing(setting, [(rate, seed) for seed in listed for rate in rates], folder, progress)

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..evaluation import plots
-from ..utils.files import settle, write_json, write_text
+from ..utils.files import make_folder, settle, write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _svg(figure: Figure) -> str:
 def write(
     report: Report, folder: Path, facts: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_text(folder / "table.md", report.markdown())
     write_text(folder / "report.html", report.html(facts))
     for name, figure in report.figures.items():

@@ -27,7 +27,7 @@ from ..pretrained import quiet
 from ..training.checkpoints import all_checkpoints, alone_in, discard_all
 from ..training.claiming import folder_named, refuse_foreign, refuse_other
 from ..training.many_runs import RunsProgress
-from ..utils.files import field_of, read_json, write_json
+from ..utils.files import field_of, make_folder, read_json, write_json
 from ..utils.processes import FirstProcessFailed, is_first, launched, losses_explained
 from .planning import Plan
 from .reporting import RESULTS, Report, write
@@ -218,7 +218,7 @@ class Work:
             return begun
         bf16 = fastest if chosen is None else chosen
         if is_first():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             write_json(file, {"bf16": bf16})
         return bf16
 
@@ -227,7 +227,7 @@ class Work:
         for run, ended in outcomes.items():
             self._check_same(run, ended, place)
         for run, ended in outcomes.items():
-            self.folder_of(run).mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder_of(run))
             write_json(self.folder_of(run) / OUTCOME, {**ended, KNOWN: str(place)})
 
     def is_whole(self, run: Run) -> bool:
@@ -450,7 +450,7 @@ def _has_results(folder: Path) -> bool:
 def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
     """False if another process is at it."""
     folder, display = work.folder_of(run.name), work.display
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with _if_alone(folder) as alone:
         if not alone:
             return False

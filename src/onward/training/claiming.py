@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..utils.files import DamagedFile, read_json, write_json
+from ..utils.files import DamagedFile, make_folder, read_json, write_json
 from ..utils.processes import told_by_the_first
 from .checkpoints import all_checkpoints, alone_in
 from .recipe import TrainingRecipe
@@ -98,7 +98,7 @@ def claimed(folder: Path, described: dict[str, Any], model: PreTrainedModel, res
         return 0
 
     told_by_the_first(check)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with alone_in(folder):
         told_by_the_first(claim)
         yield

@@ -74,6 +74,14 @@ def put_in_place(unfinished: Path, place: Path) -> None:
     _sync(place.absolute().parent)
 
 
+def make_folder(folder: Path) -> None:
+    """With all folders above it; what is saved in it later is not lost with its name."""
+    if not folder.is_dir():
+        make_folder(folder.absolute().parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.absolute().parent)
+
+
 def put_all_in_place(unfinished: Path, folder: Path) -> None:
     """Moves what is in one folder into another, which holds other things too, and replaces what has the same names."""
     settle(unfinished)
@@ -90,7 +98,7 @@ def whole_folder(place: Path) -> Iterator[Path]:
     """A folder to fill, which takes its place at once, and that of an older one, when all is in it."""
     unfinished = place.with_name(f".{place.name}-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    make_folder(unfinished)
     try:
         yield unfinished
         if place.is_dir():
