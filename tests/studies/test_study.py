@@ -146,6 +146,28 @@ def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypa
     assert done == ["square-2", "square-3", "square-1", "total"], "and takes over what was left"
 
 
+def test_a_variable_of_another_launcher_does_not_make_it_the_second_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    study = squares(done := [])
+    conduct(study, study.setting(), tmp_path, progress=False)
+    assert done == ["square-1", "square-2", "square-3", "total"]
+    assert (tmp_path / "laptop" / "squares" / "results.json").is_file()
+
+
+def test_models_of_something_else_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "laptop" / "runs" / "square-3" / MODEL
+    mine.mkdir(parents=True)
+    study = squares(done := [])
+    with pytest.raises(FileExistsError, match=r"square-3 holds model, which is no run of onward's"):
+        conduct(study, study.setting(), tmp_path, progress=False)
+    monkeypatch.chdir(tmp_path / "laptop")
+    with pytest.raises(ValueError, match="out='' names no folder"):
+        conduct(study, study.setting(), "", progress=False)
+    assert not done and not list(mine.iterdir())
+
+
 def test_what_is_done_elsewhere_is_not_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def elsewhere(name: str) -> None:
         if name == "square-1":

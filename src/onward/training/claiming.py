@@ -137,8 +137,8 @@ def _defaults() -> dict[str, Any]:
     return {f"recipe.{name}": value for name, value in TrainingRecipe().that_shape_the_result().items()}
 
 
-def refuse_folders(folders: Sequence[Path], mark: str = RUN) -> None:
-    """For several runs, one after the other: before the first of them has begun."""
+def refuse_folders(folders: Sequence[Path]) -> None:
+    """For several runs, one after the other: what the last would be refused is known before the first begins."""
     for folder in folders:
         if not _holds_run(folder):
-            refuse_foreign(folder, mark)
+            refuse_foreign(folder, RUN)
