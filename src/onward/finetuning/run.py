@@ -33,7 +33,7 @@ from ..training.record import history_of, machine_of, seconds_of, versions
 from ..training.saving import SaveMoreOften, SavingTrainer
 from ..training.trainer import NonFiniteLossError
 from ..utils.files import make_folder, read_json, whole_folder, write_json
-from ..utils.processes import losses_explained, on_cpu, told_by_the_first
+from ..utils.processes import is_first, losses_explained, on_cpu, told_by_the_first
 from .data import read
 from .loading import check_length, load
 from .order import ByLength
@@ -206,7 +206,7 @@ def run(
         metrics = prepared.metrics({split: trainer.logits(inputs) for split, inputs in prepared.evaluation.items()})
     except NonFiniteLossError as error:
         ended = str(error)
-    if setting.save_models and ended is None:
+    if setting.save_models and ended is None and is_first():
         with quiet(), whole_folder(folder / MODEL) as place:
             model.save_pretrained(place)
             tokenizer.save_pretrained(place)

@@ -22,6 +22,7 @@ from ..utils.manifests import fault_in, has_manifest, write_manifest
 from ..utils.processes import is_loss, told_by_the_first
 
 UNFINISHED = ".unfinished"
+DAMAGED = "damaged-"
 STATE = "trainer_state.json"
 
 
@@ -73,7 +74,7 @@ def last_whole(folder: Path) -> Path | None:
 
 
 def _put_aside(checkpoint: Path) -> Path:
-    aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
+    aside = checkpoint.with_name(DAMAGED + checkpoint.name)
     shutil.rmtree(aside, ignore_errors=True)
     return checkpoint.rename(aside)
 
@@ -216,7 +217,7 @@ def discard(checkpoint: Path) -> None:
 
 
 def discard_all(folder: Path) -> None:
-    for checkpoint in all_checkpoints(folder):
+    for checkpoint in (*all_checkpoints(folder), *folder.glob(f"{DAMAGED}checkpoint-*")):
         discard(checkpoint)
     discard_unfinished(folder)
 

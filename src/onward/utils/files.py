@@ -95,8 +95,9 @@ def put_all_in_place(unfinished: Path, folder: Path) -> None:
 
 @contextmanager
 def whole_folder(place: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its place at once, and that of an older one, when all is in it."""
-    unfinished = place.with_name(f".{place.name}-{os.getpid()}")
+    """A folder to fill, which takes its place at once, and that of an older one, when all is in it. For one process at
+    a time: what a killed one left is deleted by the next."""
+    unfinished = place.with_name(f".{place.name}-unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     make_folder(unfinished)
     try:
