@@ -12,7 +12,7 @@ from damage import damage
 from test_finetuning_runs import SHORT, Killed
 from tiny_tasks import save_encoder, save_sentiment
 
-from onward.finetuning import FinetuningRecipe, finetune, sweep
+from onward.finetuning import FinetuningRecipe, compare, finetune, sweep
 from onward.finetuning.result import RESULT
 from onward.finetuning.run import _arguments, prepare, run
 from onward.training.checkpoints import all_checkpoints, alone_in
@@ -54,6 +54,15 @@ def test_results_of_something_else_are_left_alone(place: Path, tmp_path: Path, n
     with pytest.raises(FileExistsError, match=f"holds {name}"):
         go(place, tmp_path)
     assert contents(tmp_path) == {tmp_path / name: b"mine"}
+
+
+def test_a_comparison_writes_over_no_other_results(place: Path, tmp_path: Path) -> None:
+    go(place, tmp_path / "sweep")
+    for _ in range(2):  # its own, it does
+        compare([tmp_path / "sweep"], tmp_path / "all")
+    (tmp_path / "all" / "results.json").write_text('{"rows": []}')
+    with pytest.raises(FileExistsError, match=r"all/results.json is not of sweeps"):
+        compare([tmp_path / "sweep"], tmp_path / "all")
 
 
 def test_no_folder_at_all(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

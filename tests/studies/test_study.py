@@ -19,6 +19,7 @@ from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, differences
 from onward.studies.study import MODEL
 from onward.training.checkpoints import alone_in
 from onward.training.many_runs import RunsProgress
+from onward.utils.files import DamagedFile
 
 
 @dataclass(frozen=True)
@@ -445,3 +446,24 @@ def test_a_verdict_leaves_out_nothing_or_says_so() -> None:
     assert verdict(Interval.of([-1.0, 1.1, 0.9])) == UNSEEN
     assert verdict(Interval.of([5.0])) == UNSEEN, "one seed shows nothing"
     assert verdict(replace(Interval.of([1.0, 2.0]), half=0.1)) == HOLDS
+
+
+def test_models_that_have_changed_are_not_built_on(tmp_path: Path) -> None:
+    study = STUDIES["backbone"]
+    setting = study.setting("smoke", seeds=1)
+    runs = study.runs(setting)
+    conduct(study, setting, tmp_path, progress=False)
+    work = Work(tmp_path, setting, runs)
+    vocabulary = runs[0].name
+    for run, part, name in (
+        ("backbone", "backbone", "model.safetensors"),
+        ("backbone", "", "model.safetensors"),
+        (vocabulary, "", "tokenizer.json"),
+    ):
+        file = work.model_of(run, part) / name
+        saved = file.read_bytes()
+        file.write_bytes(saved[:-9] + bytes([saved[-9] ^ 1]) + saved[-8:])
+        with pytest.raises(DamagedFile, match=rf"{file} is damaged: .*or delete .*{run}, and its run is done again"):
+            work.model_of(run, part)
+        file.write_bytes(saved)
+        work.model_of(run, part)

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from ..evaluation import plots
 from ..evaluation.report import circumstances, without_infinities
-from ..utils.files import make_folder, settle, write_json, write_text
+from ..utils.files import make_folder, read_json, settle, write_json, write_text
 from .result import RunResult
 from .summary import SWEEP, Summary, Sweep, scores_of, summarize
 from .tasks import TASKS
@@ -58,6 +58,9 @@ def compare(folders: Sequence[str | Path], out: str | Path, margin: float | None
     folder = Path(out).expanduser()
     if (folder / SWEEP).is_file() and folder.resolve() not in [sweep.folder.resolve() for sweep in sweeps]:
         raise FileExistsError(f"{folder} holds a sweep with a table of its own: choose another folder")
+    there = folder / RESULTS
+    if there.is_file() and "summaries" not in read_json(there, "what sweeps come to", "delete it to write another"):
+        raise FileExistsError(f"{there} is not of sweeps, and would be written over: choose another folder")
     write(sweeps, folder, margin)
     return sweeps
 

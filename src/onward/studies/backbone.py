@@ -30,6 +30,7 @@ from ..streams import tokenize
 from ..training import TrainingRecipe
 from ..training.checkpoints import writing
 from ..utils.files import whole_folder
+from ..utils.manifests import write_manifest
 from ..utils.processes import is_first
 from .reporting import Report, Table
 from .study import MODEL, Outcome, Run, Setting, Study, Work
@@ -136,6 +137,7 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
         with writing(place, work.folder / MODEL), whole_folder(place) as unfinished:
             model.backbone.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
+            write_manifest(unfinished)
     return outcome
 
 
@@ -176,7 +178,7 @@ KNOWN: dict[str, Callable[[], PreTrainedConfig]] = {"gpt2": GPT2Config, "smollm2
 
 
 def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    return load_backbone(decoder.name or str(work.model_of(BACKBONE) / BACKBONE))
+    return load_backbone(decoder.name or str(work.model_of(BACKBONE, BACKBONE)))
 
 
 # --- what it comes to ------------------------------------------------------------------------------

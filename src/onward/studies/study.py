@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,15 @@ from ..corpora import Corpus, fingerprint_of, load_corpus
 from ..evaluation.report import circumstances, without_infinities
 from ..models.checking import refuse_others
 from ..pretrained import quiet
-from ..training.checkpoints import all_checkpoints, alone_in, discard_all
+from ..training.checkpoints import all_checkpoints, discard_all
 from ..training.claiming import folder_named, refuse_foreign, refuse_other
 from ..training.many_runs import RunsProgress
+from ..training.record import refuse_damaged
 from ..utils.files import field_of, make_folder, read_json, write_json
-from ..utils.processes import FirstProcessFailed, is_first, launched, losses_explained
+from ..utils.processes import is_first, losses_explained
 from .planning import Plan
 from .reporting import RESULTS, Report, write
+from .together import Together, if_alone
 
 SCALES = ("smoke", "laptop", "paper")
 SETTINGS, PRECISION, OUTCOME, MODEL = "settings.json", "precision.json", "outcome.json", "model"
@@ -164,8 +165,12 @@ class Work:
     def folder_of(self, run: str) -> Path:
         return self.out / "runs" / run
 
-    def model_of(self, run: str) -> Path:
-        return self.folder_of(run) / MODEL
+    def model_of(self, run: str, part: str = "") -> Path:
+        """The model or the vocabulary that it has left, or a part of it. Others are made of it: nothing of it may have
+        changed."""
+        folder = self.folder_of(run) / MODEL / part
+        refuse_damaged(folder, f"put a copy of it back; or delete {self.folder_of(run)}, and its run is done again")
+        return folder
 
     def outcome_of(self, run: str) -> Outcome:
         file = self.folder_of(run) / OUTCOME
@@ -245,7 +250,7 @@ class Work:
         if not file.is_file():
             refuse_foreign(folder, SETTINGS, (MODEL, SWEEP))
             return
-        with _if_alone(folder) as alone:
+        with if_alone(folder) as alone:
             if not alone or all_checkpoints(folder / MODEL) or _has_results(folder):
                 with _unbroken(file, f"delete {folder}, and start anew"):
                     there = read_json(file, "what a run is")
@@ -286,7 +291,7 @@ def conduct(
 
 
 def _conduct(study: Study, setting: Setting, out: str | Path, progress: bool, known: Sequence[str | Path]) -> Report:
-    together = _Together()
+    together = Together()
     runs = [run for run in study.runs(setting) if run.by != "one" or together.count == 1]
     work = Work(out, setting, runs)
     if together.is_first:
@@ -344,18 +349,6 @@ def _forget_what_is_needed_whole(runs: Sequence[Run], work: Work) -> None:
         for run in again:
             work.forget(run.name)
         to_do += again
-
-
-class _Together:
-    """The processes that were launched to work on the same runs; mostly it is one."""
-
-    def __init__(self) -> None:
-        # What the first does alone may take longer than the others would wait by themselves.
-        self._state = launched(timeout=timedelta(days=7))
-        self.count, self.is_first = self._state.num_processes, is_first()
-
-    def wait(self) -> None:
-        self._state.wait_for_everyone()
 
 
 def report(study: Study, setting: Setting, out: str | Path, written: bool = True) -> Report:
@@ -447,11 +440,11 @@ def _has_results(folder: Path) -> bool:
     return any(folder.glob(f"{SWEEP}/runs/*/result.json"))
 
 
-def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
+def _do(run: Run, work: Work, label: str, together: Together) -> bool:
     """False if another process is at it."""
     folder, display = work.folder_of(run.name), work.display
     make_folder(folder)
-    with _if_alone(folder) as alone:
+    with if_alone(folder) as alone:
         if not alone:
             return False
         if work.has_ended(run.name):  # just now, elsewhere
@@ -483,20 +476,6 @@ def _unbroken(file: Path, instead: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{file} is broken ({error}): {instead}") from error
-
-
-@contextmanager
-def _if_alone(folder: Path) -> Iterator[bool]:
-    lock = alone_in(folder)
-    try:
-        lock.__enter__()
-    except (FileExistsError, FirstProcessFailed):
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.__exit__(None, None, None)
 
 
 def forget_checkpoints(folder: Path) -> None:

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from ..streams import TokenizedDocument
 from ..utils.files import DamagedFile, field_of, put_all_in_place, read_json, write_json
-from ..utils.manifests import Listed, fault_among, listing
+from ..utils.manifests import Listed, fault_among, fault_in, has_manifest, listing
 from .checkpoints import UNFINISHED, discard_unfinished
 from .claiming import OF_EVERY_RUN, RESULT
 from .progress import Stopwatch
@@ -27,7 +28,7 @@ from .recipe import TrainingRecipe
 from .trainer import RecurrentTrainer
 
 AGAIN = "delete it, and run the same again"
-LOADED = ("config.json", "*.safetensors")  # of a saved model
+LOADED = ("config.json", "*.safetensors")  # of a saved model: its tokenizer, which may be changed, is given
 CARD = "README.md"
 
 
@@ -120,7 +121,7 @@ def _save_model(
     tokenizer.save_pretrained(unfinished)
     if (folder / CARD).exists():  # someone has written a better one
         (unfinished / CARD).unlink(missing_ok=True)
-    files = listing(unfinished, [file for pattern in LOADED for file in unfinished.glob(pattern)])
+    files = listing(unfinished, [file for file in unfinished.rglob("*") if file.is_file() and file.name != CARD])
     put_all_in_place(unfinished, folder)
     discard_unfinished(folder)
     return files
@@ -182,10 +183,20 @@ def read_result(folder: Path) -> TrainingResult:
 
 def load_result(model: PreTrainedModel, folder: Path) -> TrainingResult:
     result = read_result(folder)
-    listed = read_json(folder / RESULT).get("files", {})  # none, if it was saved before there were hashes
-    if fault := fault_among(folder, listed):
-        raise DamagedFile(f"{fault}: put a copy of it back; or delete {folder / RESULT}, and run the same again")
+    refuse_damaged(folder, f"put a copy of it back; or delete {folder / RESULT}, and run the same again", LOADED)
     trained = type(model).from_pretrained(folder)
     model.load_state_dict(trained.state_dict())
     model.eval()
     return result
+
+
+def refuse_damaged(folder: Path, remedy: str, only: Sequence[str] = ("*",)) -> None:
+    """Refuses a saved model that is not what was saved; one that was saved before there were hashes is believed."""
+    if has_manifest(folder):
+        fault = fault_in(folder)
+    else:
+        listed = read_json(folder / RESULT).get("files", {}) if (folder / RESULT).is_file() else {}
+        chosen = {name: known for name, known in listed.items() if any(fnmatch(name, pattern) for pattern in only)}
+        fault = fault_among(folder, chosen)
+    if fault:
+        raise DamagedFile(f"{fault}: {remedy}")

@@ -137,7 +137,7 @@ def _usual_rights(folder: Path) -> int | None:
 def _sync(path: Path) -> None:
     if path.is_dir() and os.name == "nt":  # Windows opens no folders
         return
-    opened = os.open(path, os.O_RDONLY)
+    opened = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows syncs what may be written
     try:
         os.fsync(opened)
     except OSError:
