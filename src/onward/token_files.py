@@ -54,11 +54,11 @@ def tokenize_into(
                 shutil.rmtree(left)
         if place.exists():
             try:
-                return _read(place)
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError):  # a broken copy or disk
+                return _read(place, len(documents))
+            except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):  # a copy that broke off
                 shutil.rmtree(place)
         _write(place, documents, tokenizer, add_end, said)
-        return _read(place)
+        return _read(place, len(documents))
 
 
 def _fingerprint(
@@ -128,12 +128,14 @@ def _file(number: int) -> str:
     return f"tokens-{number:05}.safetensors"
 
 
-def _read(place: Path) -> list[TokenizedDocument]:
+def _read(place: Path, count: int) -> list[TokenizedDocument]:
     """Ids stay in the files until they are looked at. Files that were written before they had hashes are believed."""
     if has_manifest(place) and (fault := fault_in(place)):
         raise DamagedFile(fault)
     documents: list[TokenizedDocument] = []
     listed = json.loads((place / DOCUMENTS).read_text(encoding="utf-8"))
+    if not isinstance(listed, list) or len(listed) != count:
+        raise DamagedFile(f"{place / DOCUMENTS} is damaged: it should list {count} documents")
     for number, of_file in groupby(listed, key=itemgetter(0)):
         with safe_open(place / _file(number), "pt") as file:
             ids = file.get_tensor("ids")

@@ -27,7 +27,7 @@ from ..training.checkpoints import all_checkpoints, discard_all
 from ..training.claiming import folder_named, refuse_foreign, refuse_other
 from ..training.many_runs import RunsProgress
 from ..training.record import refuse_damaged
-from ..utils.files import field_of, make_folder, read_json, write_json
+from ..utils.files import DamagedFile, field_of, make_folder, read_json, write_json
 from ..utils.processes import is_first, losses_explained
 from .planning import Plan
 from .reporting import RESULTS, Report, write
@@ -175,7 +175,7 @@ class Work:
     def outcome_of(self, run: str) -> Outcome:
         file = self.folder_of(run) / OUTCOME
         with _unbroken(file, "delete it, and its run is done again"):
-            found = read_json(file, "what a run has come to")
+            found = read_json(file, "the outcome of a run")
             field_of(found, file, "settings", dict)
         return found
 
@@ -217,7 +217,8 @@ class Work:
         was begun goes on as it is."""
         file, chosen = self.folder / PRECISION, self.setting.bf16
         if file.is_file() and all_checkpoints(self.folder / MODEL):
-            begun = field_of(read_json(file, "in which precision a run trains"), file, "bf16", bool)
+            with _unbroken(file, f"delete {self.folder}, and start anew"):
+                begun = field_of(read_json(file, "how a run trains"), file, "bf16", bool)
             if chosen is not None:
                 refuse_other(self.folder, "training", _precision(begun), _precision(chosen))
             return begun
@@ -253,7 +254,7 @@ class Work:
         with if_alone(folder) as alone:
             if not alone or all_checkpoints(folder / MODEL) or _has_results(folder):
                 with _unbroken(file, f"delete {folder}, and start anew"):
-                    there = read_json(file, "what a run is")
+                    there = read_json(file, "the settings of a run")
                 refuse_other(folder, "run", there, self._claimed(run))
 
     def claim(self, run: str) -> None:
@@ -330,10 +331,13 @@ def _conduct(study: Study, setting: Setting, out: str | Path, progress: bool, kn
 
 
 def _take_over(folder: Path, runs: Sequence[Run], work: Work) -> None:
-    try:
-        ended = field_of(read_json(folder / RESULTS, "what a study has come to"), folder / RESULTS, "outcomes", dict)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} holds no {RESULTS} of a study ({error}): give a copy of OUT/SCALE/STUDY") from error
+    file = folder / RESULTS
+    if not file.is_file():
+        raise ValueError(f"{folder} holds no {RESULTS} of a study: give a copy of OUT/SCALE/STUDY")
+    with _unbroken(file, "give a copy of OUT/SCALE/STUDY"):
+        ended = field_of(read_json(file, "the results of a study"), file, "outcomes", dict)
+        for name in ended:
+            field_of(field_of(ended, file, name, dict), f"{file}, {name},", "settings", dict)
     missing = [run.name for run in runs if not work.has_ended(run.name)]
     work.take_over({name: ended[name] for name in missing if name in ended}, folder)
 
@@ -474,8 +478,9 @@ def _do(run: Run, work: Work, label: str, together: Together) -> bool:
 def _unbroken(file: Path, instead: str) -> Iterator[None]:
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"{file} is broken ({error}): {instead}") from error
+    except DamagedFile as error:
+        reason = str(error).removeprefix(f"{file} is damaged: ")
+        raise DamagedFile(f"{file} is broken ({reason}): {instead}") from error
 
 
 def forget_checkpoints(folder: Path) -> None:

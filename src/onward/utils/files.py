@@ -27,7 +27,7 @@ def read_json(
     path, advice = Path(path), f": {remedy}" if remedy else ""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or numbers and nesting beyond all measure
         raise DamagedFile(f"{path} is damaged: it should be {what}, and is no JSON ({error}){advice}") from error
     if not isinstance(content, dict):
         raise DamagedFile(
