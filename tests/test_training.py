@@ -55,13 +55,17 @@ def recipe(**changes):
     return TrainingRecipe(**{**RECIPE.__dict__, **changes})
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
+def word_tokenizer():
     words = Tokenizer(
         models.WordLevel({"[UNK]": 0} | {w: i + 1 for i, w in enumerate(WORDS)}, unk_token="[UNK]")
     )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return word_tokenizer()
 
 
 def documents(count=6, tokens=120, seed=0):

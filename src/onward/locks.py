@@ -19,7 +19,7 @@ def locked(file: Path, wait: bool) -> Iterator[bool]:
     if fcntl is None:
         yield False
         return
-    with file.open("w") as opened:
+    with file.open("a") as opened:  # a lock of someone else's is not even written to
         alone = True
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -6,12 +6,12 @@ import errno
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,6 +21,8 @@ from transformers import PreTrainedTokenizerBase
 from .corpora import Document
 from .locks import locked
 from .streams import TokenizedDocument, tokenize
+from .utils.files import DamagedFile, make_folder, put_in_place
+from .utils.manifests import fault_in, has_manifest, write_manifest
 
 TOKENS_OF_A_FILE = 2**28  # a gigabyte
 DOCUMENTS_AT_A_TIME = 64
@@ -45,18 +47,18 @@ def tokenize_into(
     said = progress or (lambda *_: None)
     place = folder / _fingerprint(documents, tokenizer, add_end, said)
     with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with locked(place.with_suffix(".lock"), wait=True) as alone:
         if alone:  # what a killed process left
             for left in folder.glob(f"{place.name}.*.unfinished"):
                 shutil.rmtree(left)
         if place.exists():
             try:
-                return _read(place)
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError):  # a copy that broke off
+                return _read(place, len(documents))
+            except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):  # a copy that broke off
                 shutil.rmtree(place)
         _write(place, documents, tokenizer, add_end, said)
-        return _read(place)
+        return _read(place, len(documents))
 
 
 def _fingerprint(
@@ -80,7 +82,8 @@ def _write(
 ) -> None:
     """Documents one after another in large files; renamed into place when all are there."""
     with _writing(place.parent):
-        unfinished = Path(tempfile.mkdtemp(".unfinished", f"{place.name}.", place.parent))
+        unfinished = place.with_name(f"{place.name}.{uuid4().hex}.unfinished")
+        unfinished.mkdir()
     listed: list[tuple[int, int, str, int, int]] = []  # file, length, name, words, bytes
     waiting: list[TokenizedDocument] = []
     files = tokens = 0
@@ -97,8 +100,9 @@ def _write(
                 files, tokens, waiting = files + 1, 0, []
         with _writing(place.parent):
             (unfinished / DOCUMENTS).write_text(json.dumps(listed), encoding="utf-8")
+            write_manifest(unfinished)
             try:
-                unfinished.rename(place)
+                put_in_place(unfinished, place)
             except OSError:
                 if not place.exists():  # else, where there are no locks, another was faster
                     raise
@@ -124,10 +128,14 @@ def _file(number: int) -> str:
     return f"tokens-{number:05}.safetensors"
 
 
-def _read(place: Path) -> list[TokenizedDocument]:
-    """Ids stay in the files until they are looked at."""
+def _read(place: Path, count: int) -> list[TokenizedDocument]:
+    """Ids stay in the files until they are looked at. Files that were written before they had hashes are believed."""
+    if has_manifest(place) and (fault := fault_in(place)):
+        raise DamagedFile(fault)
     documents: list[TokenizedDocument] = []
     listed = json.loads((place / DOCUMENTS).read_text(encoding="utf-8"))
+    if not isinstance(listed, list) or len(listed) != count:
+        raise DamagedFile(f"{place / DOCUMENTS} is damaged: it should list {count} documents")
     for number, of_file in groupby(listed, key=itemgetter(0)):
         with safe_open(place / _file(number), "pt") as file:
             ids = file.get_tensor("ids")

@@ -19,6 +19,7 @@ from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, differences
 from onward.studies.study import MODEL
 from onward.training.checkpoints import alone_in
 from onward.training.many_runs import RunsProgress
+from onward.utils.files import DamagedFile
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,28 @@ def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypa
         assert done == ["square-2", "square-3"] and other.is_alive(), "it waits for what it needs"
     other.join(30)
     assert done == ["square-2", "square-3", "square-1", "total"], "and takes over what was left"
+
+
+def test_a_variable_of_another_launcher_does_not_make_it_the_second_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    study = squares(done := [])
+    conduct(study, study.setting(), tmp_path, progress=False)
+    assert done == ["square-1", "square-2", "square-3", "total"]
+    assert (tmp_path / "laptop" / "squares" / "results.json").is_file()
+
+
+def test_models_of_something_else_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "laptop" / "runs" / "square-3" / MODEL
+    mine.mkdir(parents=True)
+    study = squares(done := [])
+    with pytest.raises(FileExistsError, match=r"square-3 holds model, which is no run of onward's"):
+        conduct(study, study.setting(), tmp_path, progress=False)
+    monkeypatch.chdir(tmp_path / "laptop")
+    with pytest.raises(ValueError, match="out='' names no folder"):
+        conduct(study, study.setting(), "", progress=False)
+    assert not done and not list(mine.iterdir())
 
 
 def test_what_is_done_elsewhere_is_not_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,3 +446,24 @@ def test_a_verdict_leaves_out_nothing_or_says_so() -> None:
     assert verdict(Interval.of([-1.0, 1.1, 0.9])) == UNSEEN
     assert verdict(Interval.of([5.0])) == UNSEEN, "one seed shows nothing"
     assert verdict(replace(Interval.of([1.0, 2.0]), half=0.1)) == HOLDS
+
+
+def test_models_that_have_changed_are_not_built_on(tmp_path: Path) -> None:
+    study = STUDIES["backbone"]
+    setting = study.setting("smoke", seeds=1)
+    runs = study.runs(setting)
+    conduct(study, setting, tmp_path, progress=False)
+    work = Work(tmp_path, setting, runs)
+    vocabulary = runs[0].name
+    for run, part, name in (
+        ("backbone", "backbone", "model.safetensors"),
+        ("backbone", "", "model.safetensors"),
+        (vocabulary, "", "tokenizer.json"),
+    ):
+        file = work.model_of(run, part) / name
+        saved = file.read_bytes()
+        file.write_bytes(saved[:-9] + bytes([saved[-9] ^ 1]) + saved[-8:])
+        with pytest.raises(DamagedFile, match=rf"{file} is damaged: .*or delete .*{run}, and its run is done again"):
+            work.model_of(run, part)
+        file.write_bytes(saved)
+        work.model_of(run, part)

@@ -25,6 +25,13 @@ def say(text: str) -> None:
 # --- options ---------------------------------------------------------------------------------------
 
 
+def named_place(text: str | Path) -> Path:
+    """Nothing, as a shell makes of a variable that is not set, would be the folder that one happens to be in."""
+    if not str(text).strip():
+        raise typer.BadParameter(f"{str(text)!r} names no folder: give one, or . for the one that you are in")
+    return Path(text)
+
+
 def usable_folder(out: Path) -> Path:
     """Known before anything long runs, rather than when there are results to lose."""
     out = out.expanduser()
@@ -67,7 +74,12 @@ Pattern = Annotated[
     str | None, typer.Option("--pattern", help="Of a folder: its files, as '*.py', or '**/*.py' with sub-folders.")
 ]
 Field = Annotated[str | None, typer.Option("--field", help="Of .jsonl or hub:NAME: what holds the text (text).")]
-Out = Annotated[Path, typer.Option("--out", help="The folder that results go into.", callback=usable_folder)]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", help="The folder that results go into.", parser=named_place, metavar="PATH", callback=usable_folder
+    ),
+]
 
 
 # --- texts -----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ def train_windows(given: dict[str, Any]) -> None:
 
     from .. import WindowRecurrenceConfig, add_recurrence
     from ..pretrained import load_backbone
+    from ..training.claiming import refuse_folders
 
     names = ("carrier", "window", "overlap", "vectors", "residual")
     fields = {name: given[name] for name in names if name in given}
@@ -33,6 +34,7 @@ def train_windows(given: dict[str, Any]) -> None:
         jobs[out / "constant"] = config.with_carrier("constant")
         if given.get("trained") is not Trained.carrier:  # a backbone that was not trained is its own plain control
             jobs[out / "plain"] = config.with_carrier("none")
+    refuse_folders(list(jobs))
     for folder, settings in jobs.items():
         model, tokenizer = load_backbone(given["model"])
         set_seed(given["seed"])  # a carrier starts from random numbers

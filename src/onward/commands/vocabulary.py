@@ -30,6 +30,7 @@ def vocabulary(
     Block-recurrent models take any kind, masked language models (bert, recurrent-bert) wordpiece.
     """
     from ..streams import tokenize
+    from ..utils.files import make_folder, put_all_in_place
     from ..vocabularies import holds_tokenizer, train_vocabulary
 
     if holds_tokenizer(out):
@@ -37,7 +38,9 @@ def vocabulary(
     texts = load_texts(corpus, pattern, field)
     with console.status("reading") as status, worded({r"\bsize=": "--size "}):
         tokenizer = train_vocabulary(texts.train, size, kind.value, progress=status.update)
-    tokenizer.save_pretrained(out)
+    make_folder(out)
+    tokenizer.save_pretrained(out / ".unfinished")
+    put_all_in_place(out / ".unfinished", out)
     held_out = tokenize(texts.validation[:3], tokenizer)
     density = sum(document.bytes for document in held_out) / sum(map(len, held_out))
     say(f"{len(tokenizer):,} tokens, {density:.2f} bytes each on validation text: use --tokenizer {out}")

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from ..evaluation import plots
 from ..evaluation.report import circumstances, without_infinities
-from ..training.checkpoints import write_json
+from ..utils.files import make_folder, read_json, settle, write_json, write_text
 from .result import RunResult
 from .summary import SWEEP, Summary, Sweep, scores_of, summarize
 from .tasks import TASKS
@@ -32,6 +32,10 @@ COLUMNS: dict[str, Callable[[Summary], str]] = {
     "failed": lambda row: f"{row.failed:.0%}",
     "mean of the others": lambda row: _percent(row.mean_of_others),
 }
+
+
+TABLE, RESULTS, PICTURE = "table.md", "results.json", "scores"
+WRITTEN = (TABLE, RESULTS, f"{PICTURE}.*")
 
 
 def _percent(value: float | None) -> str:
@@ -54,21 +58,26 @@ def compare(folders: Sequence[str | Path], out: str | Path, margin: float | None
     folder = Path(out).expanduser()
     if (folder / SWEEP).is_file() and folder.resolve() not in [sweep.folder.resolve() for sweep in sweeps]:
         raise FileExistsError(f"{folder} holds a sweep with a table of its own: choose another folder")
+    there = folder / RESULTS
+    if there.is_file() and "summaries" not in read_json(there, "what sweeps come to", "delete it to write another"):
+        raise FileExistsError(f"{there} is not of sweeps, and would be written over: choose another folder")
     write(sweeps, folder, margin)
     return sweeps
 
 
 def write(sweeps: Sequence[Sweep], folder: Path, margin: float | None = None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(sweeps, margin), encoding="utf-8")
+    make_folder(folder)
+    write_text(folder / TABLE, markdown(sweeps, margin))
     content = {
         **{name: fact for name, fact in circumstances().items() if name != "seed"},  # every run has its own
         "notes": _notes(sweeps, margin),
         "summaries": [asdict(row) for sweep in sweeps for row in summarize(sweep, margin)],
         "runs": [_as_dict(sweep, margin) for sweep in sweeps],
     }
-    write_json(folder / "results.json", without_infinities(content))
-    plots.save(plot(sweeps, margin), folder / "scores")
+    write_json(folder / RESULTS, without_infinities(content))
+    plots.save(plot(sweeps, margin), folder / PICTURE)
+    for picture in folder.glob(f"{PICTURE}.*"):
+        settle(picture)
 
 
 def _as_dict(sweep: Sweep, margin: float | None) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
+
+from ..utils.files import field_of, read_json
 
 RESULT = "result.json"
 
@@ -36,5 +37,7 @@ class RunResult:
 
     @classmethod
     def read(cls, folder: Path) -> RunResult:
-        saved = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-        return cls(path=folder, **{f.name: saved[f.name] for f in fields(cls) if f.name != "path"})
+        file = folder / RESULT
+        saved = read_json(file, "what a run has come to", "delete it, and its run is done again")
+        names = [field.name for field in fields(cls) if field.name != "path"]
+        return cls(path=folder, **{name: field_of(saved, file, name) for name in names})

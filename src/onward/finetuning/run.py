@@ -27,11 +27,13 @@ from transformers import (
 from ..evaluation.report import without_infinities
 from ..pretrained import quiet, source_of
 from ..training import checkpoints
-from ..training.checkpoints import write_json
+from ..training.claiming import folder_named, refuse_foreign
 from ..training.progress import Stopwatch
 from ..training.record import history_of, machine_of, seconds_of, versions
 from ..training.saving import SaveMoreOften, SavingTrainer
 from ..training.trainer import NonFiniteLossError
+from ..utils.files import make_folder, read_json, whole_folder, write_json
+from ..utils.processes import is_first, losses_explained, on_cpu, told_by_the_first
 from .data import read
 from .loading import check_length, load
 from .order import ByLength
@@ -43,6 +45,7 @@ from .tasks import Task, task_of
 
 MODEL = "model"
 STARTED = "finetuning.json"
+FOREIGN = ("config.json", MODEL)
 LOSSES_KEPT = 200  # points of a loss curve
 MINUTES_BETWEEN_CHECKPOINTS = 10
 IDENTITY = ("config.json", "*.safetensors", "*.bin", "tokenizer*", "vocab*", "merges.txt", "*.model")
@@ -79,13 +82,19 @@ def finetune(
     every 10 minutes.
     """
     check_learning_rate(learning_rate)
-    folder = Path(out).expanduser()
+    folder = folder_named(out, "out")
+    _refuse_finished(folder)
+    refuse_foreign(folder, STARTED, FOREIGN)
+    setting = prepare(model, task, recipe, data=data, split=split, save_models=save_model)
+    make_folder(folder)
+    with losses_explained(lambda: checkpoints.how_to_go_on(folder)), checkpoints.alone_in(folder):
+        _refuse_finished(folder)  # just now, by another process
+        return run(setting, learning_rate, seed, folder)
+
+
+def _refuse_finished(folder: Path) -> None:
     if (folder / RESULT).is_file():
         raise FileExistsError(f"{folder} holds a finished run already: choose another folder")
-    setting = prepare(model, task, recipe, data=data, split=split, save_models=save_model)
-    folder.mkdir(parents=True, exist_ok=True)
-    with checkpoints.alone_in(folder):
-        return run(setting, learning_rate, seed, folder)
 
 
 def prepare(
@@ -180,8 +189,8 @@ def run(
     prepared = setting.prepared
     set_seed(seed)  # before the head is drawn
     model, tokenizer = load(setting.model, prepared.auto_class, prepared.task)
-    folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, setting.described | {"learning_rate": learning_rate, "seed": seed})
+    described = setting.described | {"learning_rate": learning_rate, "seed": seed}
+    told_by_the_first(lambda: _claim(folder, described))
     trainer = FineTuner(
         model,
         _arguments(setting, learning_rate, seed, folder),
@@ -197,10 +206,10 @@ def run(
         metrics = prepared.metrics({split: trainer.logits(inputs) for split, inputs in prepared.evaluation.items()})
     except NonFiniteLossError as error:
         ended = str(error)
-    if setting.save_models and ended is None:
-        with quiet():
-            model.save_pretrained(folder / MODEL)
-            tokenizer.save_pretrained(folder / MODEL)
+    if setting.save_models and ended is None and is_first():
+        with quiet(), whole_folder(folder / MODEL) as place:
+            model.save_pretrained(place)
+            tokenizer.save_pretrained(place)
     content = {
         "task": prepared.task.name,
         "model": setting.model,
@@ -230,15 +239,18 @@ def run(
     return RunResult.read(folder)
 
 
-def _claim(folder: Path, described: dict[str, Any]) -> None:
+def _claim(folder: Path, described: dict[str, Any]) -> int:
     """A run goes on only from checkpoints of its own; those of another, which has not ended, give way."""
     file = folder / STARTED
     if file.is_file():
-        if json.loads(file.read_text(encoding="utf-8")) != described:
+        if read_json(file, "what a run is", f"delete {folder}, and run the same again") != described:
             checkpoints.discard_all(folder)
     elif checkpoints.all_checkpoints(folder):
         raise FileExistsError(f"{folder} holds checkpoints of something else: choose another folder")
+    refuse_foreign(folder, STARTED, FOREIGN)
+    make_folder(folder)
     write_json(file, described)
+    return 0
 
 
 def _arguments(setting: Setting, learning_rate: float, seed: int, folder: Path) -> TrainingArguments:
@@ -258,7 +270,7 @@ def _arguments(setting: Setting, learning_rate: float, seed: int, folder: Path) 
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.max_grad_norm,
         bf16=recipe.bf16,
-        use_cpu=not torch.accelerator.is_available(),
+        use_cpu=on_cpu(),
         save_strategy="no",  # but by the clock
         restore_callback_states_from_checkpoint=True,
         eval_strategy="no",

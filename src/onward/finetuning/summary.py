@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..utils.files import field_of, read_json
 from .result import RESULT, RunResult
 
 SWEEP, RUNS = "sweep.json", "runs"
@@ -40,12 +40,13 @@ class Sweep:
         folder = Path(folder).expanduser()
         if not (folder / SWEEP).is_file():
             raise FileNotFoundError(f"folder {str(folder)!r} holds no sweep ({SWEEP} is missing): check the path")
-        saved = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+        saved = read_json(folder / SWEEP, "what a sweep is")
+        name, settings = (field_of(saved, folder / SWEEP, *field) for field in (("name", str), ("settings", dict)))
         found = [RunResult.read(file.parent) for file in folder.glob(f"{RUNS}/*/{RESULT}")]
         if not found:
             raise ValueError(f"{folder}: no run of this sweep has ended yet: go on with it")
         results = sorted(found, key=lambda result: (result.learning_rate, result.seed))
-        return cls(folder, saved["name"], saved["settings"], results)
+        return cls(folder, name, settings, results)
 
 
 @dataclass(frozen=True)

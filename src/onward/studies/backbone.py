@@ -29,6 +29,9 @@ from ..pretrained import load_backbone
 from ..streams import tokenize
 from ..training import TrainingRecipe
 from ..training.checkpoints import writing
+from ..utils.files import whole_folder
+from ..utils.manifests import write_manifest
+from ..utils.processes import is_first
 from .reporting import Report, Table
 from .study import MODEL, Outcome, Run, Setting, Study, Work
 from .training_runs import check_texts, some_of, tokenizer_of, train_once, vocabulary_run
@@ -129,10 +132,12 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
     outcome = train_once(work, model, (BACKBONE, partial(_texts, decoder, work)), held, tokenizer, recipe)
     if outcome["validation_loss"] is None:
         raise ArithmeticError(f"the backbone ended with NaN ({outcome['ended']}): give it a smaller learning_rate")
-    if work.is_first:
-        with writing(place := work.folder / MODEL / BACKBONE, work.folder / MODEL):
-            model.backbone.save_pretrained(place)
-            tokenizer.save_pretrained(place)
+    if is_first():
+        place = work.folder / MODEL / BACKBONE
+        with writing(place, work.folder / MODEL), whole_folder(place) as unfinished:
+            model.backbone.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+            write_manifest(unfinished)
     return outcome
 
 
@@ -173,7 +178,7 @@ KNOWN: dict[str, Callable[[], PreTrainedConfig]] = {"gpt2": GPT2Config, "smollm2
 
 
 def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    return load_backbone(decoder.name or str(work.model_of(BACKBONE) / BACKBONE))
+    return load_backbone(decoder.name or str(work.model_of(BACKBONE, BACKBONE)))
 
 
 # --- what it comes to ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..utils.files import write_text
 from . import STUDIES
 from .intervals import FAILS, HOLDS, UNSEEN
 from .reporting import RESULTS, Claim, Table, table_of
@@ -68,4 +69,4 @@ def _section(name: str, saved: Mapping[str, Any], folder: Path, page: Path) -> s
 
 if __name__ == "__main__":
     of, to = map(Path, sys.argv[1:])
-    to.write_text(collect(of, to), encoding="utf-8")
+    write_text(to, collect(of, to))

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from ..questions import NO, YES, Question
+from ..utils.files import make_folder, write_text
 
 WORDS = ("the", "a", "king", "queen", "lord", "sea", "ship", "night", "old", "long", "was", "is", "went", "to", "in")
 GOOD, BAD = ("good", "sweet", "noble"), ("bad", "foul", "false")
@@ -18,10 +19,10 @@ def made_up_glue(folder: Path, train: int = 64, held: int = 32) -> Path:
         ("sst2", "sentence\tlabel", _sentiment),
         ("rte", "index\tsentence1\tsentence2\tlabel", _entailment),
     ):
-        (folder / task).mkdir(parents=True, exist_ok=True)
+        make_folder(folder / task)
         for split, count in (("train", train), ("dev", held)):
             lines = [head, *(line(draw, number) for number in range(count))]
-            (folder / task / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            write_text(folder / task / f"{split}.tsv", "\n".join(lines) + "\n")  # others may be reading it
     return folder
 
 

@@ -25,7 +25,7 @@ from ..streams import tokenize
 from ..training import TrainingRecipe
 from .made_up import made_up_glue
 from .planning import Plan, plan_of
-from .study import Outcome, Run, Setting, Work
+from .study import SWEEP, Outcome, Run, Setting, Work
 from .training_runs import check_texts, some_of, tokenizer_of, train_once, vocabulary_run
 from .word_order import losses
 
@@ -274,7 +274,7 @@ def _finetune(setting: Setting, task: str, name: str, seed: int, pretrained: str
     found = sweep(
         work.model_of(pretrained),
         task,
-        work.folder / "sweep",
+        work.folder / SWEEP,
         learning_rates=sizes.finetuning_rates,
         seeds=[seed],
         recipe=FinetuningRecipe(

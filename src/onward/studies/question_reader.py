@@ -25,8 +25,9 @@ from ..finetuning.run import FineTuner
 from ..models.window_recurrent import WindowRecurrentForSequenceClassification
 from ..questions import KINDS, SPAN, EncodedQuestion
 from ..state import where_rows
-from ..training.run import on_cpu, own_forward
+from ..training.run import own_forward
 from ..training.segments import real_memories
+from ..utils.processes import on_cpu
 from .question_scores import Answers
 
 LONGEST_ANSWER = 30

@@ -24,8 +24,9 @@ from ..corpora import Document
 from ..pretrained import load_backbone
 from ..questions import SPAN
 from ..training import NonFiniteLossError
-from ..training.checkpoints import write_json
+from ..training.checkpoints import UNFINISHED, discard_unfinished
 from ..training.many_runs import RunsProgress
+from ..utils.files import put_all_in_place, write_json
 from ..vocabularies import train_vocabulary
 from .made_up import made_up_questions
 from .question_plans import plan
@@ -190,9 +191,12 @@ def _require_numbers(answers: Answers) -> None:
 def _save(work: Work, model: QuestionReader, tokenizer: PreTrainedTokenizerBase, answers: Answers) -> None:
     """The encoder, its span head, and the answers in the form that HotpotQA's official script scores."""
     folder = work.folder / MODEL
-    model.reader.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    discard_unfinished(folder)
+    unfinished = folder / UNFINISHED
+    model.reader.save_pretrained(unfinished)
+    tokenizer.save_pretrained(unfinished)
     if model.spans is not None:
-        save_file(model.spans.state_dict(), folder / "spans.safetensors")
+        save_file(model.spans.state_dict(), unfinished / "spans.safetensors")
+    put_all_in_place(unfinished, folder)
     found = {question.id: text for question, text in zip(answers.questions, answers.texts, strict=True)}
     write_json(work.folder / "answers.json", {"answer": found, "sp": {}})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..evaluation import plots
-from ..training.checkpoints import write_json
+from ..utils.files import make_folder, settle, write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -108,21 +107,16 @@ def _svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def _write_text(path: Path, text: str) -> None:
-    """In one step: two processes may end at the same time."""
-    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
 def write(
     report: Report, folder: Path, facts: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_text(folder / "table.md", report.markdown())
-    _write_text(folder / "report.html", report.html(facts))
+    make_folder(folder)
+    write_text(folder / "table.md", report.markdown())
+    write_text(folder / "report.html", report.html(facts))
     for name, figure in report.figures.items():
         plots.save(figure, folder / name)
+        for picture in folder.glob(f"{name}.*"):
+            settle(picture)
     tables = [asdict(table) for table in report.tables]
     claims = [asdict(claim) for claim in report.claims]
     content = {**facts, "summary": report.summary, "claims": claims, "tables": tables, "outcomes": dict(outcomes)}

@@ -11,31 +11,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from accelerate import PartialState
 
 from ..corpora import Corpus, fingerprint_of, load_corpus
 from ..evaluation.report import circumstances, without_infinities
 from ..models.checking import refuse_others
 from ..pretrained import quiet
-from ..training.checkpoints import all_checkpoints, alone_in, write_json
+from ..training.checkpoints import all_checkpoints, discard_all
+from ..training.claiming import folder_named, refuse_foreign, refuse_other
 from ..training.many_runs import RunsProgress
-from ..training.record import refuse_other
+from ..training.record import refuse_damaged
+from ..utils.files import DamagedFile, field_of, make_folder, read_json, write_json
+from ..utils.processes import is_first, losses_explained
 from .planning import Plan
 from .reporting import RESULTS, Report, write
+from .together import Together, if_alone
 
 SCALES = ("smoke", "laptop", "paper")
 SETTINGS, PRECISION, OUTCOME, MODEL = "settings.json", "precision.json", "outcome.json", "model"
+SWEEP = "sweep"  # of a run that fine-tunes: a folder in its own
 KNOWN = "known_from"  # in the outcome of a run that ended elsewhere
 SECONDS_BETWEEN_LOOKS = 5.0
 
@@ -144,14 +144,13 @@ class Work:
     """What a run has at hand: its folder, the texts, what the runs before it have left, and the display."""
 
     def __init__(self, out: str | Path, setting: Setting, runs: Sequence[Run], display: RunsProgress | bool = False):
-        self.out = Path(out).expanduser().resolve() / setting.scale
+        self.out = folder_named(out, "out") / setting.scale
         self.setting, self.display = setting, display
         self.folder = self.out
         self._made: dict[Any, Any] = {}
         self._described = described(runs)
         for run in self._described:  # those that others need come first, and with them what is really different
             self.has_ended(run)
-        self.is_first = os.environ.get("RANK", "0") == "0"  # of several processes
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What many runs need, such as tokens of a corpus, is made by the first of them."""
@@ -166,14 +165,18 @@ class Work:
     def folder_of(self, run: str) -> Path:
         return self.out / "runs" / run
 
-    def model_of(self, run: str) -> Path:
-        return self.folder_of(run) / MODEL
+    def model_of(self, run: str, part: str = "") -> Path:
+        """The model or the vocabulary that it has left, or a part of it. Others are made of it: nothing of it may have
+        changed."""
+        folder = self.folder_of(run) / MODEL / part
+        refuse_damaged(folder, f"put a copy of it back; or delete {self.folder_of(run)}, and its run is done again")
+        return folder
 
     def outcome_of(self, run: str) -> Outcome:
         file = self.folder_of(run) / OUTCOME
         with _unbroken(file, "delete it, and its run is done again"):
-            found = json.loads(file.read_text(encoding="utf-8"))
-            dict(found["settings"])
+            found = read_json(file, "the outcome of a run")
+            field_of(found, file, "settings", dict)
         return found
 
     def texts_of(self, run: str) -> dict[str, str]:
@@ -214,13 +217,14 @@ class Work:
         was begun goes on as it is."""
         file, chosen = self.folder / PRECISION, self.setting.bf16
         if file.is_file() and all_checkpoints(self.folder / MODEL):
-            begun = json.loads(file.read_text(encoding="utf-8"))["bf16"]
+            with _unbroken(file, f"delete {self.folder}, and start anew"):
+                begun = field_of(read_json(file, "how a run trains"), file, "bf16", bool)
             if chosen is not None:
                 refuse_other(self.folder, "training", _precision(begun), _precision(chosen))
             return begun
         bf16 = fastest if chosen is None else chosen
-        if self.is_first:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        if is_first():
+            make_folder(self.folder)
             write_json(file, {"bf16": bf16})
         return bf16
 
@@ -229,7 +233,7 @@ class Work:
         for run, ended in outcomes.items():
             self._check_same(run, ended, place)
         for run, ended in outcomes.items():
-            self.folder_of(run).mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder_of(run))
             write_json(self.folder_of(run) / OUTCOME, {**ended, KNOWN: str(place)})
 
     def is_whole(self, run: Run) -> bool:
@@ -245,11 +249,12 @@ class Work:
         folder = self.folder_of(run)
         file = folder / SETTINGS
         if not file.is_file():
+            refuse_foreign(folder, SETTINGS, (MODEL, SWEEP))
             return
-        with _if_alone(folder) as alone:
+        with if_alone(folder) as alone:
             if not alone or all_checkpoints(folder / MODEL) or _has_results(folder):
                 with _unbroken(file, f"delete {folder}, and start anew"):
-                    there = dict(json.loads(file.read_text(encoding="utf-8")))
+                    there = read_json(file, "the settings of a run")
                 refuse_other(folder, "run", there, self._claimed(run))
 
     def claim(self, run: str) -> None:
@@ -282,7 +287,12 @@ def conduct(
 
     Under `accelerate launch` or torchrun, processes share the training of every run; see `Run.by`.
     """
-    together = _Together()
+    with losses_explained(lambda: "Run the same command again: what has ended is kept, and the rest goes on"):
+        return _conduct(study, setting, out, progress, known)
+
+
+def _conduct(study: Study, setting: Setting, out: str | Path, progress: bool, known: Sequence[str | Path]) -> Report:
+    together = Together()
     runs = [run for run in study.runs(setting) if run.by != "one" or together.count == 1]
     work = Work(out, setting, runs)
     if together.is_first:
@@ -321,10 +331,13 @@ def conduct(
 
 
 def _take_over(folder: Path, runs: Sequence[Run], work: Work) -> None:
-    try:
-        ended = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["outcomes"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} holds no {RESULTS} of a study: give a copy of OUT/SCALE/STUDY") from error
+    file = folder / RESULTS
+    if not file.is_file():
+        raise ValueError(f"{folder} holds no {RESULTS} of a study: give a copy of OUT/SCALE/STUDY")
+    with _unbroken(file, "give a copy of OUT/SCALE/STUDY"):
+        ended = field_of(read_json(file, "the results of a study"), file, "outcomes", dict)
+        for name in ended:
+            field_of(field_of(ended, file, name, dict), f"{file}, {name},", "settings", dict)
     missing = [run.name for run in runs if not work.has_ended(run.name)]
     work.take_over({name: ended[name] for name in missing if name in ended}, folder)
 
@@ -340,21 +353,6 @@ def _forget_what_is_needed_whole(runs: Sequence[Run], work: Work) -> None:
         for run in again:
             work.forget(run.name)
         to_do += again
-
-
-class _Together:
-    """The processes that were launched to work on the same runs; mostly it is one."""
-
-    def __init__(self) -> None:
-        self.count = int(os.environ.get("WORLD_SIZE", "1"))
-        self.is_first = os.environ.get("RANK", "0") == "0"
-        on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
-        # What the first does alone may take longer than the others would wait by themselves.
-        self._state = PartialState(cpu=on_cpu, timeout=timedelta(days=7)) if self.count > 1 else None
-
-    def wait(self) -> None:
-        if self._state is not None:
-            self._state.wait_for_everyone()
 
 
 def report(study: Study, setting: Setting, out: str | Path, written: bool = True) -> Report:
@@ -443,14 +441,14 @@ def _precision(bf16: bool) -> dict[str, Any]:
 
 
 def _has_results(folder: Path) -> bool:
-    return any(folder.glob("sweep/runs/*/result.json"))
+    return any(folder.glob(f"{SWEEP}/runs/*/result.json"))
 
 
-def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
+def _do(run: Run, work: Work, label: str, together: Together) -> bool:
     """False if another process is at it."""
     folder, display = work.folder_of(run.name), work.display
-    folder.mkdir(parents=True, exist_ok=True)
-    with _if_alone(folder) as alone:
+    make_folder(folder)
+    with if_alone(folder) as alone:
         if not alone:
             return False
         if work.has_ended(run.name):  # just now, elsewhere
@@ -480,25 +478,11 @@ def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
 def _unbroken(file: Path, instead: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is broken ({error!r}): {instead}") from error
-
-
-@contextmanager
-def _if_alone(folder: Path) -> Iterator[bool]:
-    lock = alone_in(folder)
-    try:
-        lock.__enter__()
-    except FileExistsError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.__exit__(None, None, None)
+    except DamagedFile as error:
+        reason = str(error).removeprefix(f"{file} is damaged: ")
+        raise DamagedFile(f"{file} is broken ({reason}): {instead}") from error
 
 
 def forget_checkpoints(folder: Path) -> None:
     """A run that has ended needs none, and a hundred runs with theirs would fill a disk."""
-    for checkpoint in all_checkpoints(folder / MODEL):
-        shutil.rmtree(checkpoint, ignore_errors=True)
+    discard_all(folder / MODEL)

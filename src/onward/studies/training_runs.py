@@ -18,7 +18,9 @@ from ..token_files import tokenize_into
 from ..training import NonFiniteLossError, TrainingRecipe, train
 from ..training.many_runs import RunsProgress
 from ..training.record import read_result
-from ..training.run import on_cpu
+from ..utils.files import whole_folder
+from ..utils.manifests import write_manifest
+from ..utils.processes import on_cpu
 from ..vocabularies import load_tokenizer, train_vocabulary
 from .study import MODEL, Outcome, Run, Work
 
@@ -68,7 +70,9 @@ def vocabulary_run(
 
     def do(work: Work) -> Outcome:
         tokenizer = train_vocabulary(texts(work), size, kind)
-        tokenizer.save_pretrained(work.folder / MODEL)
+        with whole_folder(work.folder / MODEL) as place:
+            tokenizer.save_pretrained(place)
+            write_manifest(place)
         return {"tokens": len(tokenizer), "said": f"{len(tokenizer):,} tokens"}
 
     return Run(f"{kind}-{size}-{of}", {**settings, "size": size, "kind": kind}, do, by="first")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
-import os
 import re
 import shutil
+import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,8 +16,14 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
 from ..locks import locked
+from ..utils import files
+from ..utils.files import DamagedFile, field_of, read_json
+from ..utils.manifests import fault_in, has_manifest, write_manifest
+from ..utils.processes import is_loss, told_by_the_first
 
 UNFINISHED = ".unfinished"
+DAMAGED = "damaged-"
+STATE = "trainer_state.json"
 
 
 class CheckpointNotSaved(OSError):
@@ -36,28 +41,73 @@ def all_checkpoints(folder: Path) -> list[Path]:
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    return [path for path in all_checkpoints(folder) if _is_complete(path)]
+    """Those that have all their files, in their full length: a quick look."""
+    return [path for path in all_checkpoints(folder) if fault_of(path, thorough=False) is None]
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    return next((path for path in reversed(all_checkpoints(folder)) if _is_complete(path)), None)
+    return next(reversed(complete_checkpoints(folder)), None)
 
 
-def _is_complete(path: Path) -> bool:
-    """Ours always are, being renamed into place; but copies break off and disks have faults."""
+def last_whole(folder: Path) -> Path | None:
+    """The last checkpoint that is as it was written, to the bit. Those after it are put aside: a run that goes on would
+    otherwise take them for its own."""
+    faults: dict[Path, str] = {}
+    for checkpoint in reversed(all_checkpoints(folder)):
+        fault = fault_of(checkpoint)
+        if fault is None:
+            for damaged, why in faults.items():
+                aside = _put_aside(damaged)
+                warnings.warn(
+                    f"{why}: the run goes on from {checkpoint.name}, the one before, and the damaged checkpoint is now "
+                    f"{aside}, which can be deleted",
+                    stacklevel=2,
+                )
+            return checkpoint
+        faults[checkpoint] = fault
+    if faults:
+        raise DamagedFile(
+            f"no checkpoint in {folder} is whole ({'; '.join(faults.values())}): put a copy of one of them back; or "
+            f"delete {', '.join(path.name for path in reversed(faults))} to begin anew"
+        )
+    return None
+
+
+def _put_aside(checkpoint: Path) -> Path:
+    aside = checkpoint.with_name(DAMAGED + checkpoint.name)
+    shutil.rmtree(aside, ignore_errors=True)
+    return checkpoint.rename(aside)
+
+
+def fault_of(checkpoint: Path, thorough: bool = True) -> str | None:
+    """What is wrong with a checkpoint, with the file's name; None if it is whole. Ours always are, being renamed into
+    place; but copies break off and disks have faults."""
+    if not checkpoint.is_dir():
+        return f"{checkpoint} is missing"
+    return fault_in(checkpoint, thorough) if has_manifest(checkpoint) else _fault_without_hashes(checkpoint)
+
+
+def _fault_without_hashes(path: Path) -> str | None:
+    """Of a checkpoint that was written before they had any."""
     weights, states = list(path.glob("model*.safetensors")), saved_lanes(path)
     optimizer = path / ("optimizer.bin" if (path / "optimizer.bin").is_file() else "optimizer.pt")  # .bin: from FSDP
     pickled = [optimizer, path / "scheduler.pt", *path.glob("rng_state*.pth")]
-    if not weights or len(pickled) < 3 or not _has_all_lanes(states):
-        return False
+    if not weights or len(pickled) < 3:
+        return f"{path} is damaged: it has no {'rng_state.pth' if weights else 'model.safetensors'}"
+    if not _has_all_lanes(states):
+        return f"{path} is damaged: it lacks the carried state of some lanes"
     try:
         read_state(path)
-        for file in weights + states:
+    except (OSError, DamagedFile) as error:
+        return str(error)
+    for file in weights + states:
+        try:
             with safe_open(file, "pt"):  # refuses a file that is shorter than its header says
                 pass
-    except (OSError, ValueError, SafetensorError):
-        return False
-    return all(zipfile.is_zipfile(file) for file in pickled)  # their table of contents comes last
+        except (OSError, SafetensorError) as error:
+            return f"{file} is damaged: {error}"
+    # Their table of contents comes last.
+    return next((f"{file} is missing or damaged" for file in pickled if not zipfile.is_zipfile(file)), None)
 
 
 # -- carried states: a file for some lanes, with their numbers and how many there are in all in its name
@@ -77,9 +127,9 @@ def saved_lanes(checkpoint: Path) -> list[Path]:
     return sorted(checkpoint.glob("lanes-*-of-*.safetensors"), key=lambda file: lanes_in(file).start)
 
 
-def _has_all_lanes(files: list[Path]) -> bool:
-    there = [lane for file in files for lane in lanes_in(file)]
-    return not files or there == list(range(int(re.findall(r"\d+", files[0].stem)[-1])))
+def _has_all_lanes(of_lanes: list[Path]) -> bool:
+    there = [lane for file in of_lanes for lane in lanes_in(file)]
+    return not of_lanes or there == list(range(int(re.findall(r"\d+", of_lanes[0].stem)[-1])))
 
 
 # -- a run's state, and writing
@@ -87,28 +137,45 @@ def _has_all_lanes(files: list[Path]) -> bool:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Two runs in one folder would destroy each other's checkpoints."""
-    if os.environ.get("RANK", "0") != "0":  # of several processes of one run the first has it
-        yield
-        return
+    """Two runs in one folder would destroy each other's checkpoints. Of several processes of one run the first has the
+    lock."""
     with ExitStack() as held:
-        try:
-            held.enter_context(locked(folder / ".lock", wait=False))
-        except BlockingIOError:
-            raise FileExistsError(
-                f"another process is training in {folder}: let it end, or choose another folder"
-            ) from None
+
+        def lock() -> int:
+            try:
+                held.enter_context(locked(folder / ".lock", wait=False))
+            except BlockingIOError:
+                raise FileExistsError(
+                    f"another process is training in {folder}: let it end, or choose another folder"
+                ) from None
+            return 0
+
+        told_by_the_first(lock)
         yield
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    return read_json(checkpoint / STATE, "the state of a training")
 
 
 def ended_training(checkpoint: Path) -> bool:
     """Whether the run had nothing left to train when it saved this."""
-    control = read_state(checkpoint)["stateful_callbacks"]["TrainerControl"]
-    return bool(control["args"]["should_training_stop"])
+    found: Any = read_state(checkpoint)
+    for name in ("stateful_callbacks", "TrainerControl", "args"):
+        found = field_of(found, checkpoint / STATE, name, dict)
+    return field_of(found, checkpoint / STATE, "should_training_stop", bool)
+
+
+def best_at(checkpoint: Path) -> Path | None:
+    """The best checkpoint when this one was saved. It is known by its step: the folder may have been moved since."""
+    step = read_state(checkpoint).get("best_global_step")
+    return checkpoint.with_name(f"checkpoint-{step}") if step else None
+
+
+def how_to_go_on(folder: Path) -> str:
+    last = last_checkpoint(folder)
+    where = f"the last complete checkpoint, {last}" if last else "the beginning, since there is no checkpoint yet"
+    return f"Run the same command again to go on from {where}"
 
 
 @contextmanager
@@ -119,6 +186,8 @@ def writing(place: Path, folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
+        if is_loss(error):
+            raise
         free = shutil.disk_usage(folder).free / 1e6
         discard_unfinished(folder)
         last = last_checkpoint(folder)
@@ -138,36 +207,40 @@ def discard_unfinished(folder: Path) -> None:
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
 
 
+def discard(checkpoint: Path) -> None:
+    """A checkpoint is there or not, even if this is killed in its middle."""
+    aside = checkpoint.parent / UNFINISHED / f"old-{checkpoint.name}"
+    aside.parent.mkdir(exist_ok=True)
+    shutil.rmtree(aside, ignore_errors=True)
+    checkpoint.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def discard_all(folder: Path) -> None:
+    for checkpoint in (*all_checkpoints(folder), *folder.glob(f"{DAMAGED}checkpoint-*")):
+        discard(checkpoint)
     discard_unfinished(folder)
-    for checkpoint in all_checkpoints(folder):
-        shutil.rmtree(checkpoint)
 
 
 def put_in_place(folder: Path, name: str) -> Path:
-    """Makes the finished checkpoint visible, in one step."""
-    place = folder / name
+    """Makes the finished checkpoint visible, in one step, when all of it is on the disk."""
+    unfinished, place = folder / UNFINISHED / name, folder / name
+    write_manifest(unfinished)
     if place.exists():  # incomplete, or this run would have gone on from it
-        shutil.rmtree(place)
-    (folder / UNFINISHED / name).replace(place)
+        discard(place)
+    files.put_in_place(unfinished, place)
     discard_unfinished(folder)
     return place
 
 
-def keep_only(folder: Path, count: int, best: str | None) -> None:
+def keep_only(folder: Path, count: int, best: Path | None) -> None:
     """Deletes the oldest beyond `count`, but never the last, nor the best."""
     kept = complete_checkpoints(folder)
-    spared = {kept[-1], Path(best) if best else kept[-1]}
+    spared = {kept[-1], best or kept[-1]}
     for path in kept:
         if len(kept) <= max(count, len(spared)):
-            return
+            break
         if path not in spared:
             kept = [other for other in kept if other != path]
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replaces the file in one step, so that no one ever reads half of it."""
-    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
-    unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+            discard(path)
+    discard_unfinished(folder)

@@ -1,4 +1,4 @@
-"""What a folder says about its run: whose it is, and how it ended."""
+"""What a folder says about its run: what it is, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from ..streams import TokenizedDocument
-from . import checkpoints
+from ..utils.files import DamagedFile, field_of, put_all_in_place, read_json, write_json
+from ..utils.manifests import Listed, fault_among, fault_in, has_manifest, listing
+from .checkpoints import UNFINISHED, discard_unfinished
+from .claiming import OF_EVERY_RUN, RESULT
 from .progress import Stopwatch
 from .recipe import TrainingRecipe
 from .trainer import RecurrentTrainer
 
-RUN, RESULT = "run.json", "training.json"
+AGAIN = "delete it, and run the same again"
+LOADED = ("config.json", "*.safetensors")  # of a saved model: its tokenizer, which may be changed, is given
+CARD = "README.md"
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class TrainingResult:
     history: list[dict[str, float]]
 
 
-# -- whose folder it is
+# -- what a run is
 
 
 def describe(
@@ -58,7 +64,7 @@ def describe(
     described = {
         **{f"recipe.{name}": value for name, value in recipe.that_shape_the_result().items()},
         **{f"model.{name}": value for name, value in config.items()},
-        "training documents": _fingerprint(training),
+        OF_EVERY_RUN: _fingerprint(training),
         "validation documents": _fingerprint(validation),
     }
     return json.loads(json.dumps(described, default=str))
@@ -71,39 +77,6 @@ def _fingerprint(documents: Sequence[TokenizedDocument]) -> str:
     return f"{len(documents)} with {sum(map(len, documents)):,} tokens, {digest.hexdigest()[:16]}"
 
 
-def claim(folder: Path, described: dict[str, Any], resume: bool) -> None:
-    """Refuses a folder that holds another run; one that has saved nothing yet gives way."""
-    if not checkpoints.all_checkpoints(folder) and not (folder / RESULT).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        checkpoints.write_json(folder / RUN, described)
-        return
-    if not (folder / RUN).is_file():
-        raise FileExistsError(
-            f"{folder} holds checkpoints that onward did not make ({RUN} is missing): choose another folder"
-        )
-    if not resume:
-        raise FileExistsError(
-            f"{folder} holds a run already: pass resume=True to go on, or choose another folder"
-        )
-    refuse_other(folder, "run", _defaults() | json.loads((folder / RUN).read_text(encoding="utf-8")), described)
-
-
-def refuse_other(folder: Path, what: str, there: dict[str, Any], described: dict[str, Any]) -> None:
-    """Two runs, or sweeps, in one folder must be the same."""
-    names = [name for name in {**there, **described} if there.get(name) != described.get(name)]
-    if names:
-        listed = "; ".join(f"{n}: {there.get(n)!r} there, {described.get(n)!r} here" for n in names[:5])
-        raise FileExistsError(
-            f"{folder} holds a {what} with other settings ({listed}): choose another folder, or the settings of that "
-            f"{what} to go on with it"
-        )
-
-
-def _defaults() -> dict[str, Any]:
-    """Of a recipe's fields: a run that was begun before there were such fields goes on."""
-    return {f"recipe.{name}": value for name, value in TrainingRecipe().that_shape_the_result().items()}
-
-
 # -- the result
 
 
@@ -113,13 +86,11 @@ def save_result(
     tokenizer: PreTrainedTokenizerBase,
     weights: dict[str, torch.Tensor] | None = None,
 ) -> None:
-    """`training.json` comes last: where it is, all the rest is too."""
+    """`training.json` comes last: where it is, all the rest is too, and on the disk."""
     folder, state, recipe = trainer.folder, trainer.state, trainer.recipe
-    options: dict[str, Any] = {} if weights is None else {"state_dict": weights}
-    model.save_pretrained(folder, **options)
-    tokenizer.save_pretrained(folder)
+    files = _save_model(folder, model, tokenizer, {} if weights is None else {"state_dict": weights})
     history = history_of(state.log_history)
-    checkpoints.write_json(
+    write_json(
         folder / RESULT,
         {
             "validation_loss": [entry["validation_loss"] for entry in history if "validation_loss" in entry][
@@ -135,9 +106,25 @@ def save_result(
             "command": shlex.join(sys.orig_argv),
             "versions": versions(),
             "machine": machine_of(trainer),
+            "files": files,
             "history": history,
         },
     )
+
+
+def _save_model(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]
+) -> Listed:
+    discard_unfinished(folder)
+    unfinished = folder / UNFINISHED / "model"
+    model.save_pretrained(unfinished, **options)
+    tokenizer.save_pretrained(unfinished)
+    if (folder / CARD).exists():  # someone has written a better one
+        (unfinished / CARD).unlink(missing_ok=True)
+    files = listing(unfinished, [file for file in unfinished.rglob("*") if file.is_file() and file.name != CARD])
+    put_all_in_place(unfinished, folder)
+    discard_unfinished(folder)
+    return files
 
 
 def history_of(log: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -188,13 +175,28 @@ def machine_of(trainer: Trainer) -> dict[str, Any]:
 
 
 def read_result(folder: Path) -> TrainingResult:
-    saved = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    file = folder / RESULT
+    saved = read_json(file, "what a training has come to", AGAIN)
     names = set(TrainingResult.__dataclass_fields__) - {"path"}
-    return TrainingResult(path=folder, **{name: saved[name] for name in names})
+    return TrainingResult(path=folder, **{name: field_of(saved, file, name) for name in names})
 
 
 def load_result(model: PreTrainedModel, folder: Path) -> TrainingResult:
+    result = read_result(folder)
+    refuse_damaged(folder, f"put a copy of it back; or delete {folder / RESULT}, and run the same again", LOADED)
     trained = type(model).from_pretrained(folder)
     model.load_state_dict(trained.state_dict())
     model.eval()
-    return read_result(folder)
+    return result
+
+
+def refuse_damaged(folder: Path, remedy: str, only: Sequence[str] = ("*",)) -> None:
+    """Refuses a saved model that is not what was saved; one that was saved before there were hashes is believed."""
+    if has_manifest(folder):
+        fault = fault_in(folder)
+    else:
+        listed = read_json(folder / RESULT).get("files", {}) if (folder / RESULT).is_file() else {}
+        chosen = {name: known for name, known in listed.items() if any(fnmatch(name, pattern) for pattern in only)}
+        fault = fault_among(folder, chosen)
+    if fault:
+        raise DamagedFile(f"{fault}: {remedy}")

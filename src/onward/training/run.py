@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,14 +25,16 @@ from ..corpora import Document
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import TokenizedDocument, tokenize
+from ..utils.processes import losses_explained, on_cpu
 from . import checkpoints
+from .claiming import RESULT, claimed, folder_named
 from .feeding import Feeding, Plan
 from .lanes import LaneFeeding
 from .many_runs import RunsProgress
 from .masked import MaskedFeeding
 from .progress import ProgressBar, Stopwatch
 from .recipe import SCHEDULES, TrainingRecipe
-from .record import RESULT, TrainingResult, claim, describe, load_result, read_result, save_result
+from .record import TrainingResult, describe, load_result, read_result, save_result
 from .saving import SaveMoreOften
 from .segments import SegmentFeeding
 from .trainer import EveryGradient, RecurrentTrainer
@@ -67,7 +68,8 @@ def train(
 
     Called again with the same arguments, a run that was killed goes on from its last complete checkpoint as
     if nothing had happened, and one that has ended only loads its result. `resume=False` refuses a folder
-    that holds a run. Several processes share each batch, see docs/training.md.
+    that holds a run; one that holds a model of someone else's is always refused. Several processes share each batch,
+    see docs/training.md.
     """
     kind = _feeding_of(model)
     recipe = recipe or TrainingRecipe.preset(kind.kind)
@@ -76,9 +78,11 @@ def train(
     training = _tokenized(train_documents, tokenizer, "training", feeding.ends_documents)
     validation = _tokenized(validation_documents, tokenizer, "validation", feeding.ends_documents)
     feeding.check_documents(training)
-    folder = Path(output_dir).expanduser().resolve()
-    claim(folder, describe(model, recipe, training, validation), resume)
-    with checkpoints.alone_in(folder):
+    folder = folder_named(output_dir)
+    with (
+        losses_explained(lambda: checkpoints.how_to_go_on(folder)),
+        claimed(folder, describe(model, recipe, training, validation), model, resume),
+    ):
         if (folder / RESULT).is_file():
             return load_result(model, folder)
         return _train(feeding, training, validation, tokenizer, folder, progress, report_to)
@@ -136,11 +140,6 @@ def own_forward(model: nn.Module) -> Iterator[None]:
     finally:
         for name in {"forward", "_original_forward"} - attributes:
             model.__dict__.pop(name, None)
-
-
-def on_cpu() -> bool:
-    """Where there is nothing faster, or where accelerate was told so."""
-    return not torch.accelerator.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
 
 
 # -- what is asked for

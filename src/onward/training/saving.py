@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
+from ..utils.files import DamagedFile
+from ..utils.processes import told_by_the_first
 from . import checkpoints
 
 
@@ -33,13 +36,31 @@ class SavingTrainer(Trainer):
 
     def begin(self) -> None:
         """Anew, or where it was killed."""
-        last = checkpoints.last_checkpoint(self.folder)
+        step = told_by_the_first(self._find_beginning)
+        last = self._checkpoint(step)
         if last is None:
             self.begin_anew()
         elif checkpoints.ended_training(last):
             self.take_over(last)
         else:
             self.take_up(last)
+
+    def _find_beginning(self) -> int:
+        """The step to go on from, 0 for the beginning."""
+        last = checkpoints.last_whole(self.folder)
+        if last is None:
+            return 0
+        best = checkpoints.best_at(last)
+        if best is not None and best != last and (fault := checkpoints.fault_of(best)):
+            warnings.warn(
+                f"{fault}: it is the run's best checkpoint, and without it the run cannot end unless a later one is "
+                "better; put a copy of it back",
+                stacklevel=2,
+            )
+        return checkpoints.step_of(last)
+
+    def _checkpoint(self, step: int | None) -> Path | None:
+        return self.folder / f"checkpoint-{step}" if step else None
 
     def begin_anew(self) -> None:
         self.train()
@@ -50,12 +71,39 @@ class SavingTrainer(Trainer):
 
     def take_over(self, checkpoint: Path) -> None:
         """The end of a run that was stopped after its last step."""
-        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        best = self.folder / f"checkpoint-{self.state.best_global_step}"
-        self.load_weights(best if best.is_dir() else checkpoint)
+        self.state = TrainerState.load_from_json(str(checkpoint / checkpoints.STATE))
+        told_by_the_first(self._check_best)
+        self.load_weights(self.best or checkpoint)
 
     def load_weights(self, checkpoint: Path) -> None:
         self._load_from_checkpoint(str(checkpoint))
+
+    # -- the best
+
+    @property
+    def best(self) -> Path | None:
+        """Known by its step: paths in a checkpoint are those of the machine and the folder that it was written in."""
+        return self._checkpoint(self.state.best_global_step)
+
+    def _know_best(self) -> None:
+        self.state.best_model_checkpoint = None if self.best is None else str(self.best)
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
+        done = super()._init_training_state(*args, **kwargs)
+        self._know_best()
+        return done
+
+    def _check_best(self) -> int:
+        if self.best is not None and (fault := checkpoints.fault_of(self.best)):
+            raise DamagedFile(
+                f"{fault}: the best model of this run is there, and no other is saved in its place. Put a copy of it "
+                f"back and run the same again; or delete all checkpoints in {self.folder} to begin anew"
+            )
+        return 0
+
+    def _load_best_model(self) -> None:
+        told_by_the_first(self._check_best)
+        super()._load_best_model()
 
     # -- checkpoints
 
@@ -78,12 +126,12 @@ class SavingTrainer(Trainer):
         finally:
             self._saving = False
         self.accelerator.wait_for_everyone()
-        if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(self.folder / name)
         if self.args.should_save:
-            self.state.save_to_json(str(self.folder / checkpoints.UNFINISHED / name / "trainer_state.json"))
+            self.state.best_model_checkpoint = None
+            self.state.save_to_json(str(self.folder / checkpoints.UNFINISHED / name / checkpoints.STATE))
             checkpoints.put_in_place(self.folder, name)
-            checkpoints.keep_only(self.folder, self.checkpoints_kept, self.state.best_model_checkpoint)
+            checkpoints.keep_only(self.folder, self.checkpoints_kept, self.best)
+        self._know_best()
         self.accelerator.wait_for_everyone()
 
 

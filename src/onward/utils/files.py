@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +19,20 @@ class DamagedFile(ValueError):
 # -- reading
 
 
-def read_json(path: str | os.PathLike, what: str = "a file that onward wrote") -> dict[str, Any]:
-    """The object in a JSON file. Half a file, or a list or nothing in its place, is refused by the file's name."""
-    path = Path(path)
+def read_json(
+    path: str | os.PathLike, what: str = "a file that onward wrote", remedy: str | None = None
+) -> dict[str, Any]:
+    """The object in a JSON file. Half a file, or a list or nothing in its place, is refused by the file's name; a
+    `remedy` says what to do then."""
+    path, advice = Path(path), f": {remedy}" if remedy else ""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DamagedFile(f"{path} is damaged: it should be {what}, and is no JSON ({error})") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or numbers and nesting beyond all measure
+        raise DamagedFile(f"{path} is damaged: it should be {what}, and is no JSON ({error}){advice}") from error
     if not isinstance(content, dict):
-        raise DamagedFile(f"{path} is damaged: it should be {what}, and holds {_short(content)} instead of an object")
+        raise DamagedFile(
+            f"{path} is damaged: it should be {what}, and holds {_short(content)} instead of an object{advice}"
+        )
     return content
 
 
@@ -66,6 +74,41 @@ def put_in_place(unfinished: Path, place: Path) -> None:
     _sync(place.absolute().parent)
 
 
+def make_folder(folder: Path) -> None:
+    """With all folders above it; what is saved in it later is not lost with its name."""
+    if not folder.is_dir():
+        make_folder(folder.absolute().parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.absolute().parent)
+
+
+def put_all_in_place(unfinished: Path, folder: Path) -> None:
+    """Moves what is in one folder into another, which holds other things too, and replaces what has the same names."""
+    settle(unfinished)
+    for part in unfinished.iterdir():
+        if (folder / part.name).is_dir():
+            shutil.rmtree(folder / part.name)
+        part.replace(folder / part.name)
+    _sync(folder)
+    unfinished.rmdir()
+
+
+@contextmanager
+def whole_folder(place: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its place at once, and that of an older one, when all is in it. For one process at
+    a time: what a killed one left is deleted by the next."""
+    unfinished = place.with_name(f".{place.name}-unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    make_folder(unfinished)
+    try:
+        yield unfinished
+        if place.is_dir():
+            shutil.rmtree(place)
+        put_in_place(unfinished, place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
 def settle(path: Path) -> None:
     """Waits until a file, or a folder with all that is below it, is on the disk, with the rights that a new file
     has here: some libraries leave files that no one else may read."""
@@ -94,7 +137,7 @@ def _usual_rights(folder: Path) -> int | None:
 def _sync(path: Path) -> None:
     if path.is_dir() and os.name == "nt":  # Windows opens no folders
         return
-    opened = os.open(path, os.O_RDONLY)
+    opened = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows syncs what may be written
     try:
         os.fsync(opened)
     except OSError:
