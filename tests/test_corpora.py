@@ -7,6 +7,7 @@ import pytest
 
 from onward import corpora, pretrained
 from onward.corpora import Corpus, CorpusError, Document, fingerprint_of, load_corpus, load_documents
+from onward.questions import load_questions
 
 
 def write_books(folder, count):
@@ -30,7 +31,7 @@ def hub(monkeypatch):
     shelf = {}
 
     def load_dataset(name, config=None):
-        return shelf[name, config]
+        return shelf[name.removeprefix("hf://datasets/"), config]
 
     monkeypatch.setattr(pretrained, "hub_is_reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
@@ -239,6 +240,27 @@ def test_without_network_the_error_is_one_sentence(monkeypatch, tmp_path):
         load_corpus("hub:owner/nothing")
     assert "\n" not in str(caught.value) and caught.value.__suppress_context__
     assert before == datasets.config.HF_HUB_OFFLINE
+
+
+def test_a_folder_here_is_not_mistaken_for_the_hub(monkeypatch, tmp_path):
+    """`datasets` reads a folder of that name, if there is one."""
+    for folder in ("here/owner/name", "x", "here/csv"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "train.jsonl").write_text('{"text": "mine"}\n' * 20, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(pretrained, "hub_is_reachable", lambda: False)
+    with pytest.raises(pretrained.HubUnreachable, match="'owner/name' is not in the local cache"):
+        load_corpus("hub:owner/name")
+    with pytest.raises(pretrained.HubUnreachable, match="'owner/name' is not in the local cache"):
+        load_questions("hub:owner/name")
+
+
+@pytest.mark.parametrize("name", ["../x", "./x", "/x", "~/x", "a/b/c", "no name", "-x", "csv", "x" * 200])
+def test_names_that_the_hub_cannot_have(name):
+    with pytest.raises(CorpusError, match=f"{re.escape(repr(name))} is no name of a data set"):
+        load_corpus(f"hub:{name}")
+    with pytest.raises(CorpusError, match="is no name of a data set"):
+        load_questions(f"hub:{name}")
 
 
 # --- named corpora ---------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from typing import Any
 import huggingface_hub
 import torch
 from huggingface_hub import constants as hub_constants
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.utils import validate_repo_id
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -65,8 +66,12 @@ def load_backbone(
     path = Path(name).expanduser()
     if path.is_dir():
         return _load_folder(path, auto_class, options)
+    if path.exists():
+        raise ValueError(f"{name!r} is a file, and a backbone is a folder: use {_what_works()}")
     if name.startswith((".", "~", "/")) or name.count("/") > 1:  # names on the Hub are name or owner/name
         raise FileNotFoundError(f"there is no folder {name!r}: check the path, or use {_what_works()}")
+    if not is_hub_name(name):
+        raise ValueError(f"{name!r} is no name of a backbone: use owner/name, or {_what_works()}")
     if hub_is_reachable():
         return _load(name, auto_class, options)
     return _load_folder(_folder_in_hub_cache(name), auto_class, options)
@@ -87,6 +92,15 @@ def model_type_of(name: str) -> str | None:
         except (OSError, ValueError):  # whoever loads the model says what is wrong
             return None
     return json.loads(file.read_text(encoding="utf-8")).get("model_type") if file.is_file() else None
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether something on the Hub can have this name: name or owner/name, and nothing that leads to other folders."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
 
 
 def hub_is_reachable(timeout: float = PROBE_SECONDS) -> bool:
@@ -139,8 +153,6 @@ def _folder_in_hub_cache(name: str) -> Path:
             f"there is no folder {name!r}, it is not in the local cache, and the Hugging Face Hub cannot be reached: "
             f"connect to the network, or use {_what_works()}"
         ) from None
-    except huggingface_hub.errors.HFValidationError:
-        raise ValueError(f"{name!r} is no name of a backbone: use owner/name, or {_what_works()}") from None
 
 
 @contextmanager

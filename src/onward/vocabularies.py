@@ -21,7 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from onward.corpora import Document
-from onward.pretrained import PACKAGED, HubUnreachable, hub_is_reachable, source_of
+from onward.pretrained import PACKAGED, HubUnreachable, hub_is_reachable, is_hub_name, source_of
 
 END = "<end>"
 """The one special token: it ends a text, and pads."""
@@ -62,7 +62,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             raise FileNotFoundError(f"folder {name!r} holds no tokenizer: save_pretrained one there")
         return AutoTokenizer.from_pretrained(folder)
     choices = f"use 'bytes', a folder that holds a tokenizer, {', '.join(map(repr, PACKAGED))}, or a name on the Hub"
-    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):  # the Hub's names are name or owner/name
+    if not is_hub_name(name) or folder.exists():
         raise FileNotFoundError(f"there is no tokenizer {name!r}: {choices}")
     reachable = hub_is_reachable()
     try:
