@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from scipy.stats import t
 
+import onward
 from onward.studies import STUDIES, Claim, Report, Run, Setting, Study, Table, Work, conduct, report
-from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, verdict
+from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, students_t, verdict
 from onward.studies.study import MODEL
 from onward.training.checkpoints import alone_in
 from onward.training.many_runs import RunsProgress
@@ -415,6 +417,18 @@ def test_intervals_are_students() -> None:
     assert differences({0: 1.0}, {1: 1.0}) == {} and over({0: 1.0}, {1: 1.0}) is None
     with pytest.raises(ValueError, match="no values"):
         Interval.of([])
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 30, 99, 1000])
+def test_student_is_right(freedom: int) -> None:
+    for confidence in (0.5, 0.9, 0.95, 0.999):
+        assert students_t(freedom, confidence) == pytest.approx(t.ppf((1 + confidence) / 2, freedom), rel=1e-9)
+
+
+def test_nothing_here_needs_scipy() -> None:
+    """It comes with scikit-learn only: a study would end after hours with its name."""
+    sources = Path(onward.__file__).parent.rglob("*.py")
+    assert not [file for file in sources if re.search(r"^\s*(from|import) scipy", file.read_text(), re.MULTILINE)]
 
 
 def test_a_verdict_leaves_out_nothing_or_says_so() -> None:

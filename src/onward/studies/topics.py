@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..corpora import Document
-from ..evaluation.topics import TopicModel, divergences, sign_test
+from ..evaluation.topics import TopicModel, divergences, require_scikit_learn, sign_test
 from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..streams import tokenize
 from ..vocabularies import load_tokenizer
@@ -248,12 +248,17 @@ SHOWN_CHARACTERS = 240
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "/")
+    return " ".join(text.split())
 
 
 def _shortened(text: str) -> str:
     line = _one_line(text)
     return line if len(line) <= SHOWN_CHARACTERS else f"... {line[-SHOWN_CHARACTERS:]}"
+
+
+def check(work: Work) -> None:
+    require_scikit_learn()
+    check_texts(work, *work.setting.corpora)
 
 
 STUDIES = [
@@ -264,7 +269,7 @@ STUDIES = [
         SCALES,
         runs,
         report_topics,
-        lambda work: check_texts(work, *work.setting.corpora),
+        check,
     ),
     Study(
         "continuations",
@@ -273,6 +278,6 @@ STUDIES = [
         SCALES,
         runs,
         report_continuations,
-        lambda work: check_texts(work, *work.setting.corpora),
+        check,
     ),
 ]
