@@ -15,7 +15,8 @@ from matplotlib.lines import Line2D
 
 from ..evaluation import plots
 from ..evaluation.report import circumstances, without_infinities
-from ..training.checkpoints import write_json
+from ..utils.files import write_json, write_text
+from ..utils.markdown import markdown_table
 from .result import RunResult
 from .summary import SWEEP, Summary, Sweep, scores_of, summarize
 from .tasks import TASKS
@@ -60,7 +61,7 @@ def compare(folders: Sequence[str | Path], out: str | Path, margin: float | None
 
 def write(sweeps: Sequence[Sweep], folder: Path, margin: float | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(sweeps, margin), encoding="utf-8")
+    write_text(folder / "table.md", markdown(sweeps, margin))
     content = {
         **{name: fact for name, fact in circumstances().items() if name != "seed"},  # every run has its own
         "notes": _notes(sweeps, margin),
@@ -83,10 +84,9 @@ def _as_dict(sweep: Sweep, margin: float | None) -> dict[str, Any]:
 def markdown(sweeps: Sequence[Sweep], margin: float | None = None) -> str:
     """Of one sweep every learning rate; of several, the best one by its mean, and all together."""
     rows = summarize(sweeps[0], margin) if len(sweeps) == 1 else _best_and_all(sweeps, margin)
-    marks = ["---" if name in ("model", "task") else "---:" for name in COLUMNS]
-    lines = [list(COLUMNS), marks, *([cell(row) for cell in COLUMNS.values()] for row in rows)]
-    text = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    return f"{text}\n\n" + "".join(f"- {note}\n" for note in _notes(sweeps, margin))
+    lines = [[cell(row) for cell in COLUMNS.values()] for row in rows]
+    text = markdown_table(list(COLUMNS), lines, words=["model", "task"])
+    return f"{text}\n" + "".join(f"- {note}\n" for note in _notes(sweeps, margin))
 
 
 def _best_and_all(sweeps: Sequence[Sweep], margin: float | None) -> list[Summary]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..evaluation import plots
-from ..training.checkpoints import write_json
+from ..utils.files import write_json, write_text
+from ..utils.markdown import markdown_table
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class Table:
         return f"### {self.title}\n\n{self.lines()}"
 
     def lines(self) -> str:
-        marks = ["---", *["---:"] * (len(self.columns) - 1)]
-        return "".join("| " + " | ".join(cells) + " |\n" for cells in (self.columns, marks, *self.rows))
+        return markdown_table(self.columns, self.rows, words=self.columns[:1])
 
     def html(self) -> str:
         def line(cells: Sequence[str], tag: str) -> str:
@@ -101,26 +100,18 @@ STYLE = (
 
 
 def _svg(figure: Figure) -> str:
-    drawn = io.StringIO()
-    with plots.same_on_every_run():
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
-    text = drawn.getvalue()
+    drawn = io.BytesIO()
+    plots.draw(figure, drawn, "svg")
+    text = drawn.getvalue().decode("utf-8")
     return text[text.index("<svg") :]
-
-
-def _write_text(path: Path, text: str) -> None:
-    """In one step: two processes may end at the same time."""
-    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
 
 
 def write(
     report: Report, folder: Path, facts: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    _write_text(folder / "table.md", report.markdown())
-    _write_text(folder / "report.html", report.html(facts))
+    write_text(folder / "table.md", report.markdown())
+    write_text(folder / "report.html", report.html(facts))
     for name, figure in report.figures.items():
         plots.save(figure, folder / name)
     tables = [asdict(table) for table in report.tables]
