@@ -1,7 +1,7 @@
 """The command `onward`, which knows at once what its verbs are and what they take.
 
-To import `onward` makes its models known to transformers, and takes seconds; `onward.cli` lies in that package, and would
-wait for it. So the package is only set up here, and is filled when a verb begins: see `onward.cli.fill_package`.
+To import `onward` makes its models known to transformers, which takes seconds, and `onward.cli` lies in that package.
+So the package is left empty here, and is filled when a verb begins: see `onward.cli.fill_package`.
 """
 
 from __future__ import annotations

@@ -144,6 +144,11 @@ def test_text_files_of_another_ending(tmp_path):
         load_documents(tmp_path)
 
 
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
@@ -159,6 +164,11 @@ def test_text_files_of_another_ending(tmp_path):
         ("a.jsonl", b"\n", "a.jsonl: no documents"),
         ("a.jsonl.gz", b"plain", "a.jsonl.gz, line 1: not a whole gzip file"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "x"}' * 99)[:-9], "line 1: not a whole gzip file"),
+        ("a.jsonl.gz", flipped(gzip.compress(b'{"text": "a b c"}\n' * 99)), "line .*: not a whole gzip file"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl, line 1: lists or objects lie too deep in each other"),
+        ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}", "a.jsonl, line 1: JSON that cannot be read"),
+        ("a.jsonl", b'{"text": "sea \\ud83d."}', r"a.jsonl, line 1: half a character, .ud83d, is no text"),
+        ("a.jsonl", b'{"text": "sea", "title": "\\udfff"}', r"a.jsonl, line 1: half a character, .udfff, is no text"),
     ],
 )
 def test_bad_files_are_named_with_the_place(tmp_path, file, content, message):
@@ -171,6 +181,29 @@ def test_an_empty_file_among_others_is_found_at_once(tmp_path):
     (write_books(tmp_path, 5) / "book02.txt").write_text("")
     with pytest.raises(CorpusError, match="book02.txt is empty"):
         load_corpus(str(tmp_path))
+
+
+@pytest.mark.parametrize("pattern", ["", "/etc/*", "../*.txt", "a/../*", "**a", "*.txt\0"])
+def test_patterns_that_choose_nothing_of_a_folder(tmp_path, pattern):
+    with pytest.raises(CorpusError, match=f"^pattern={re.escape(repr(pattern))}|holds no"):
+        load_corpus(str(write_books(tmp_path, 3)), pattern=pattern)
+
+
+def test_a_field_is_of_json_lines(tmp_path):
+    with pytest.raises(CorpusError, match="field='body' is of .jsonl, and .* has plain text"):
+        load_corpus(str(write_books(tmp_path, 3)), field="body")
+    with pytest.raises(CorpusError, match="field=''"):
+        load_corpus(str(tmp_path), field="")
+
+
+def test_two_halves_of_a_character_are_one(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d\\ude00 b"}\n' * 3, encoding="utf-8")
+    assert load_documents(tmp_path)[0].text == "a \U0001f600 b"
+
+
+def test_half_a_character_is_no_text():
+    with pytest.raises(CorpusError, match=r"document 'notes': half a character, .udcff, stands at position 1"):
+        Document("notes", "é\udcff")
 
 
 def test_mixed_folders_need_a_choice(tmp_path):
@@ -189,6 +222,7 @@ def test_mixed_folders_need_a_choice(tmp_path):
         ("no/such/folder", "there is no file or folder 'no/such/folder'"),
         ("missing.txt", "there is no file or folder 'missing.txt'"),
         ("hub:", "needs the name of a data set"),
+        ("", "the corpus '' has no name"),
     ],
 )
 def test_names_that_are_nothing(name, message):
@@ -226,6 +260,9 @@ def test_a_hub_data_set(hub):
     assert texts(found) == [["one", "two"], ["three"], ["four"]]
     with pytest.raises(CorpusError, match="has no column 'text' .its columns are body."):
         load_corpus("hub:owner/name:small")
+    hub["owner/name", None] = datasets.DatasetDict(train=rows(text=[None, 3]))
+    with pytest.raises(CorpusError, match="column 'text' of data set 'owner/name train' holds a int, not text"):
+        load_corpus("hub:owner/name")
 
 
 def test_a_hub_data_set_with_one_split_is_split(hub):

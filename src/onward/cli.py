@@ -92,7 +92,7 @@ def sentence(error: Exception) -> str:
 
 
 def replace_what_cannot_be_shown() -> None:
-    """A terminal of another encoding than UTF-8 shows ? for what it does not know. Of errors Python itself sees to it."""
+    """A terminal of another encoding than UTF-8 shows ? for what it does not know. Python sees to errors itself."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 

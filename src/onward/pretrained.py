@@ -57,6 +57,8 @@ def load_backbone(
     `options` go to `auto_class.from_pretrained` (dtype=, attn_implementation=, ...).
     """
     name = str(name)
+    if not name.strip():
+        raise ValueError(f"{name!r} is no name of a backbone: use {_what_works()}")
     if name in PACKAGED:
         if PACKAGED[name].is_encoder and auto_class is AutoModelForCausalLM:
             raise ValueError(f"{name!r} is an encoder and predicts no next token: pass auto_class=AutoModel")

@@ -55,5 +55,9 @@ def _rows(name: str, rows: Any, field: str) -> LazyDocuments:
             "name the one that holds the text with field="
         )
     texts = rows.select_columns([field])
+    if (other := next((row[field] for row in texts if row[field] is not None), "")) and not isinstance(other, str):
+        raise CorpusError(
+            f"column {field!r} of data set {name!r} holds a {type(other).__name__}, not text: name another with field="
+        )
     filled = [number for number, row in enumerate(texts) if row[field] and row[field].strip()]
     return LazyDocuments(filled, lambda number: Document(f"{name} {number}", texts[number][field]))

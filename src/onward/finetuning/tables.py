@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..corpora import read_text
+from ..corpora import CorpusError, parse_json, read_text
 from .tasks import Task
 
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")
@@ -100,10 +99,9 @@ def _parquet(path: Path) -> Iterator[tuple[str, Record]]:
 
 def read_json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"{error.msg} in line {error.lineno}, column {error.colno}"
-        raise DataError(f"{where}: not valid JSON: {place}; correct it") from None
+        return parse_json(text, where)
+    except CorpusError as error:
+        raise DataError(str(error)) from None
 
 
 def as_record(value: Any, where: str) -> Record:
