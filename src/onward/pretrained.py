@@ -7,13 +7,14 @@ a package registry only: `smollm2-135m`, a decoder, and `minilm-l6`, an encoder.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import huggingface_hub
@@ -23,6 +24,9 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
+
+from .locks import locked
+from .utils.files import put_in_place, read_json
 
 PROBE_SECONDS = 5.0
 
@@ -93,7 +97,7 @@ def model_type_of(name: str) -> str | None:
             file = Path(huggingface_hub.hf_hub_download(name, file.name, local_files_only=local))
         except (OSError, ValueError):  # whoever loads the model says what is wrong
             return None
-    return json.loads(file.read_text(encoding="utf-8")).get("model_type") if file.is_file() else None
+    return read_json(file, "the configuration of a model").get("model_type") if file.is_file() else None
 
 
 def is_hub_name(name: str) -> bool:
@@ -207,21 +211,63 @@ def _unpack_gguf(folder: Path, target: Path) -> None:
         raise ModuleNotFoundError(f"{files[0].name} needs the package gguf to be read: pip install gguf")
     from transformers import GgufConfig
 
+    _check_place(target)
+    _remove_leftovers(target)
     gguf_file = files[0].name
     model = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=gguf_file, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
     # Written beside its place, then renamed: a run that is stopped or has a twin never leaves half a model.
-    unfinished = target.with_name(f".{target.name}-{os.getpid()}")
-    unfinished.mkdir(parents=True)
-    try:
-        model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
+    with _unfinished(target) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         try:
-            unfinished.rename(target)
+            put_in_place(folder, target)
         except OSError:
             if not (target / "config.json").is_file():  # no twin was faster: a real failure
                 raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _check_place(target: Path) -> None:
+    """Known at once, rather than after all the work."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent, prefix=".trial-"):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{target.parent}, where {target.name} is unpacked, cannot be written to ({error.strerror}): set ONWARD_CACHE "
+            "to another folder, or change its permissions"
+        ) from error
+    if target.is_dir() and any(target.iterdir()):
+        raise FileExistsError(f"{target} should hold {target.name}, and has no config.json: delete it")
+
+
+@contextmanager
+def _unfinished(target: Path) -> Iterator[Path]:
+    """A folder that is locked for as long as this process lives, so that others know what is left of dead ones."""
+    folder = target.with_name(f".{target.name}-{uuid.uuid4().hex[:12]}")
+    lock = _lock_of(folder)
+    with locked(lock, wait=False):
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Of processes that were killed: half a gigabyte each."""
+    for folder in target.parent.glob(f".{target.name}-*"):
+        if folder.is_dir():
+            lock = _lock_of(folder)
+            with suppress(BlockingIOError), locked(lock, wait=False) as alone:
+                if alone:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    lock.unlink(missing_ok=True)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
