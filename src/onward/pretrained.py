@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from .locks import locked
+from .utils.damage import damage_told
 from .utils.files import put_in_place, read_json
 
 PROBE_SECONDS = 5.0
@@ -135,8 +136,24 @@ def _load(
     source: str, auto_class: Any, options: dict[str, Any]
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     # The tokenizer first: it fails in a moment, the model after a download.
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    return auto_class.from_pretrained(source, **options), tokenizer
+    with damage_told(source):
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        if auto_class is AutoModelForCausalLM:
+            return load_whole(auto_class, source, **options), tokenizer
+        return auto_class.from_pretrained(source, **options), tokenizer
+
+
+def load_whole(model_class: Any, source: str, **options: Any) -> PreTrainedModel:
+    """A model all of whose weights were saved: transformers draws others at random, and only logs it."""
+    with damage_told(source):
+        model, info = model_class.from_pretrained(source, output_loading_info=True, **options)
+    if info["missing_keys"]:
+        lost, *more = sorted(info["missing_keys"])
+        raise ValueError(
+            f"{source} has no weights for {lost}{f' and {len(more)} others' if more else ''}, which "
+            f"{type(model).__name__} needs: they would be drawn at random; give a model of that kind, saved whole"
+        )
+    return model
 
 
 def _load_folder(

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from .corpora import Document
 from .locks import locked
 from .streams import TokenizedDocument, tokenize
+from .utils.files import DamagedFile, put_in_place
 
 TOKENS_OF_A_FILE = 2**28  # a gigabyte
 DOCUMENTS_AT_A_TIME = 64
@@ -52,11 +53,11 @@ def tokenize_into(
                 shutil.rmtree(left)
         if place.exists():
             try:
-                return _read(place)
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError):  # a copy that broke off
+                return _read(place, len(documents))
+            except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):  # a copy that broke off
                 shutil.rmtree(place)
         _write(place, documents, tokenizer, add_end, said)
-        return _read(place)
+        return _read(place, len(documents))
 
 
 def _fingerprint(
@@ -98,7 +99,7 @@ def _write(
         with _writing(place.parent):
             (unfinished / DOCUMENTS).write_text(json.dumps(listed), encoding="utf-8")
             try:
-                unfinished.rename(place)
+                put_in_place(unfinished, place)
             except OSError:
                 if not place.exists():  # else, where there are no locks, another was faster
                     raise
@@ -124,10 +125,12 @@ def _file(number: int) -> str:
     return f"tokens-{number:05}.safetensors"
 
 
-def _read(place: Path) -> list[TokenizedDocument]:
+def _read(place: Path, count: int) -> list[TokenizedDocument]:
     """Ids stay in the files until they are looked at."""
     documents: list[TokenizedDocument] = []
     listed = json.loads((place / DOCUMENTS).read_text(encoding="utf-8"))
+    if not isinstance(listed, list) or len(listed) != count:
+        raise DamagedFile(f"{place / DOCUMENTS} is damaged: it should list {count} documents")
     for number, of_file in groupby(listed, key=itemgetter(0)):
         with safe_open(place / _file(number), "pt") as file:
             ids = file.get_tensor("ids")

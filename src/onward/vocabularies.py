@@ -22,6 +22,7 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, 
 
 from onward.corpora import Document
 from onward.pretrained import PACKAGED, HubUnreachable, hub_is_reachable, is_hub_name, source_of
+from onward.utils.damage import damage_told
 
 END = "<end>"
 """The one special token: it ends a text, and pads."""
@@ -60,7 +61,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if name and folder.is_dir():
         if not holds_tokenizer(folder):
             raise FileNotFoundError(f"folder {name!r} holds no tokenizer: save_pretrained one there")
-        return AutoTokenizer.from_pretrained(folder)
+        with damage_told(folder):
+            return AutoTokenizer.from_pretrained(folder)
     choices = f"use 'bytes', a folder that holds a tokenizer, {', '.join(map(repr, PACKAGED))}, or a name on the Hub"
     if not is_hub_name(name) or folder.exists():
         raise FileNotFoundError(f"there is no tokenizer {name!r}: {choices}")

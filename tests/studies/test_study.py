@@ -247,6 +247,24 @@ def test_a_broken_outcome_is_named(content: str, tmp_path: Path) -> None:
     assert done[4:] == ["square-2"]
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '""', '{"outcomes": []}', '{"outcomes": {"square-1": {}}}'])
+def test_broken_results_of_elsewhere_are_named(content: str, tmp_path: Path) -> None:
+    study = squares([])
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(ValueError, match=r"results.json.* is (broken|damaged)"):
+        conduct(study, study.setting(), tmp_path / "out", progress=False, known=[tmp_path])
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '""', '{"bf16": 3}'])
+def test_a_broken_precision_is_named(content: str, tmp_path: Path) -> None:
+    study = squares([])
+    work = Work(tmp_path, study.setting(), study.runs(study.setting()))
+    (work.folder / MODEL / "checkpoint-1").mkdir(parents=True)
+    (work.folder / "precision.json").write_text(content)
+    with pytest.raises(ValueError, match=r"precision.json is broken .*: delete .*, and start anew"):
+        work.in_bf16(fastest=True)
+
+
 def test_what_ended_with_nan_is_told(tmp_path: Path) -> None:
     study = squares([])
     conduct(study, study.setting(), tmp_path, progress=False)

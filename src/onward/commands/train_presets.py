@@ -97,12 +97,15 @@ def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[
     """The same of a model that was trained before. What is set must leave its parameters as they are."""
     from transformers import AutoConfig
 
+    from ..pretrained import load_whole
+    from ..utils.damage import damage_told
     from ..vocabularies import load_tokenizer
 
     folder = given["model"]
     refuse_own(given, folder)
     folder = place_of(folder)
-    tokenizer, config = load_tokenizer(folder), AutoConfig.from_pretrained(folder)
+    with damage_told(folder):
+        tokenizer, config = load_tokenizer(folder), AutoConfig.from_pretrained(folder)
     kind = model_class(config)
     if settings:
         before = shapes(config)
@@ -114,7 +117,7 @@ def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[
                 f"that {folder} has trained ({changed[0]}): set only what leaves them as they are, such as dropout"
             )
     # Whatever it was saved in: the steps of half precision are too small to change it.
-    return partial(kind.from_pretrained, folder, config=config, dtype="float32"), tokenizer
+    return partial(load_whole, kind, folder, config=config, dtype="float32"), tokenizer
 
 
 def changed_config(config: Any, settings: dict[str, Any]) -> Any:

@@ -31,6 +31,7 @@ from ..pretrained import quiet
 from ..training.checkpoints import all_checkpoints, alone_in, write_json
 from ..training.many_runs import RunsProgress
 from ..training.record import refuse_other
+from ..utils.files import DamagedFile, field_of, read_json
 from .planning import Plan
 from .reporting import RESULTS, Report, write
 
@@ -172,8 +173,8 @@ class Work:
     def outcome_of(self, run: str) -> Outcome:
         file = self.folder_of(run) / OUTCOME
         with _unbroken(file, "delete it, and its run is done again"):
-            found = json.loads(file.read_text(encoding="utf-8"))
-            dict(found["settings"])
+            found = read_json(file, "the outcome of a run")
+            field_of(found, file, "settings", dict)
         return found
 
     def texts_of(self, run: str) -> dict[str, str]:
@@ -214,7 +215,8 @@ class Work:
         was begun goes on as it is."""
         file, chosen = self.folder / PRECISION, self.setting.bf16
         if file.is_file() and all_checkpoints(self.folder / MODEL):
-            begun = json.loads(file.read_text(encoding="utf-8"))["bf16"]
+            with _unbroken(file, f"delete {self.folder}, and start anew"):
+                begun = field_of(read_json(file, "how a run trains"), file, "bf16", bool)
             if chosen is not None:
                 refuse_other(self.folder, "training", _precision(begun), _precision(chosen))
             return begun
@@ -249,7 +251,7 @@ class Work:
         with _if_alone(folder) as alone:
             if not alone or all_checkpoints(folder / MODEL) or _has_results(folder):
                 with _unbroken(file, f"delete {folder}, and start anew"):
-                    there = dict(json.loads(file.read_text(encoding="utf-8")))
+                    there = read_json(file, "the settings of a run")
                 refuse_other(folder, "run", there, self._claimed(run))
 
     def claim(self, run: str) -> None:
@@ -321,10 +323,13 @@ def conduct(
 
 
 def _take_over(folder: Path, runs: Sequence[Run], work: Work) -> None:
-    try:
-        ended = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["outcomes"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} holds no {RESULTS} of a study: give a copy of OUT/SCALE/STUDY") from error
+    file = folder / RESULTS
+    if not file.is_file():
+        raise ValueError(f"{folder} holds no {RESULTS} of a study: give a copy of OUT/SCALE/STUDY")
+    with _unbroken(file, "give a copy of OUT/SCALE/STUDY"):
+        ended = field_of(read_json(file, "the results of a study"), file, "outcomes", dict)
+        for name in ended:
+            field_of(field_of(ended, file, name, dict), f"{file}, {name},", "settings", dict)
     missing = [run.name for run in runs if not work.has_ended(run.name)]
     work.take_over({name: ended[name] for name in missing if name in ended}, folder)
 
@@ -480,8 +485,9 @@ def _do(run: Run, work: Work, label: str, together: _Together) -> bool:
 def _unbroken(file: Path, instead: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is broken ({error!r}): {instead}") from error
+    except DamagedFile as error:
+        reason = str(error).removeprefix(f"{file} is damaged: ")
+        raise DamagedFile(f"{file} is broken ({reason}): {instead}") from error
 
 
 @contextmanager
