@@ -143,7 +143,7 @@ def _load(
         return auto_class.from_pretrained(source, **options), tokenizer
 
 
-def load_whole(model_class: Any, source: str, **options: Any) -> PreTrainedModel:
+def load_whole(model_class: Any, source: str, **options: Any) -> Any:
     """A model all of whose weights were saved: transformers draws others at random, and only logs it."""
     with damage_told(source):
         model, info = model_class.from_pretrained(source, output_loading_info=True, **options)
@@ -254,8 +254,8 @@ def _check_place(target: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(
-            f"{target.parent}, where {target.name} is unpacked, cannot be written to ({error.strerror}): set ONWARD_CACHE "
-            "to another folder, or change its permissions"
+            f"{target.parent}, where {target.name} is unpacked, cannot be written to ({error.strerror}): set "
+            "ONWARD_CACHE to another folder, or change its permissions"
         ) from error
     if target.is_dir() and any(target.iterdir()):
         raise FileExistsError(f"{target} should hold {target.name}, and has no config.json: delete it")

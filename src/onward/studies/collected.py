@@ -46,7 +46,8 @@ def _file(folder: Path, name: str) -> Path | None:
 
 def _results(file: Path) -> dict[str, Any]:
     found = read_json(file, "the results of a study")
-    for name, kind in {"runs": str, "scale": str, "seeds": int, "summary": str, "claims": list, "outcomes": dict}.items():
+    kinds = {"runs": str, "scale": str, "seeds": int, "summary": str, "claims": list, "outcomes": dict}
+    for name, kind in kinds.items():
         field_of(found, file, name, kind)
     return found
 
