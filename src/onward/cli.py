@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -36,10 +38,29 @@ app = typer.Typer(
 def with_package(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def run(**given: Any) -> None:
+        for name, value in given.items():
+            check_numbers(f"--{name.replace('_', '-')}", value)
         fill_package()
         verb(**given)
 
     return run
+
+
+LARGEST = 10**15
+
+
+def check_numbers(option: str, value: Any) -> None:
+    """What no option can mean; each verb knows what its own may be."""
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ValueError(f"{option} {number}: it must be a finite number")
+        if isinstance(number, int) and number > (most := MOST.get(option, LARGEST)):
+            raise ValueError(f"{option} {number}: that is too much; choose at most {most:,}")
+        if option == "--seed" and number < 0:
+            raise ValueError(f"{option} {number}: it must be a whole number of at least 0")
+
+
+MOST = {"--seed": 2**32 - 1, "--seeds": 10_000}
 
 
 def fill_package() -> None:
@@ -60,7 +81,7 @@ def main() -> None:
     replace_what_cannot_be_shown()
     sys.argv[1:] = spread_numbers(sys.argv[1:], "--overlap")
     try:
-        refuse_broken_text(sys.argv[1:])
+        check_text(sys.argv)
         app()
     except Exception as error:
         if os.environ.get("ONWARD_TRACEBACK"):
@@ -97,12 +118,15 @@ def replace_what_cannot_be_shown() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def refuse_broken_text(arguments: list[str]) -> None:
+def check_text(arguments: list[str]) -> None:
     """Of bytes that are no UTF-8 Python makes letters that no file takes: known now rather than when results are
-    written."""
-    for argument in arguments:
+    written. And an empty path, which a variable of the shell may be, is the present folder to Python."""
+    for before, argument in zip(arguments, arguments[1:], strict=False):
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ValueError(f"{argument!r} is not UTF-8: give names and paths that are, or rename the file")
+        if not argument or re.fullmatch("--[a-z-]+=", argument):
+            option = argument[:-1] or before
+            raise ValueError(f"after {option} stands nothing, only quotes or a =: give a value, or leave it out")
 
 
 def spread_numbers(arguments: list[str], option: str) -> list[str]:

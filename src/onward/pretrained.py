@@ -161,6 +161,9 @@ def _load_folder(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"folder {str(folder)!r} has no config.json: save_pretrained a model there")
+    for name in ("config.json", "generation_config.json"):  # transformers does without the second if it is damaged
+        if (folder / name).is_file():
+            read_json(folder / name, "part of a saved model")
     if not any(folder.glob("tokenizer*")) and not any(folder.glob("vocab*")):
         raise FileNotFoundError(
             f"folder {str(folder)!r} has a model but no tokenizer: save_pretrained its tokenizer there too"

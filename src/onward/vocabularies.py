@@ -27,6 +27,8 @@ from onward.utils.damage import damage_told
 END = "<end>"
 """The one special token: it ends a text, and pads."""
 
+MOST_TOKENS = 10_000_000
+
 PIECE = 10_000
 """Characters that are tokenized at once, about: more only cost memory."""
 
@@ -114,14 +116,18 @@ def train_vocabulary(
         raise ValueError(
             f"size={size}: bytes, or letters, and special tokens alone are {smallest}; choose at least that many"
         )
+    if size > MOST_TOKENS:
+        raise ValueError(f"size={size}: no vocabulary has so many tokens; choose at most {MOST_TOKENS:,}")
     if max_bytes < 1:
         raise ValueError(f"max_bytes={max_bytes}: read at least one byte")
     report = progress or (lambda _: None)
     texts = _sample(documents, max_bytes)
     if not any(text.strip() for text in texts):
         raise ValueError("a corpus with no text: a vocabulary needs some documents to be trained on")
-    report(f"read {sum(map(len, texts)):,} characters")
-    return KINDS[kind](texts, size, report)
+    characters = sum(map(len, texts))
+    report(f"read {characters:,} characters")
+    # Trainers set memory aside for all tokens, and a text has far fewer than this.
+    return KINDS[kind](texts, min(size, smallest + 16 * characters), report)
 
 
 def _sample(documents: Iterable[Document], max_bytes: int) -> list[str]:
