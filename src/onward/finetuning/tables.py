@@ -69,7 +69,10 @@ def _lines(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
     text = read_text(path)
     if path.suffix == ".csv" and "\t" not in text.partition("\n")[0]:
         reader = csv.reader(io.StringIO(text, newline=""))
-        yield from ((reader.line_num, row) for row in reader if row)
+        try:
+            yield from ((reader.line_num, row) for row in reader if row)
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num}: {error}; correct the line") from None
     else:
         yield from ((i, line.split("\t")) for i, line in enumerate(text.split("\n"), start=1) if line.strip())
 
