@@ -71,7 +71,7 @@ RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
     ("line", "message"),
     [
         (f"{TRAIN} --epochs inf", "--epochs inf: it must be a finite number"),
-        (f"{TRAIN} --learning-rate nan", "--learning-rate nan: it must be a finite number"),
+        (f"{TRAIN} --learning-rate nan", "--learning-rate nan: it must be a number above 0"),
         (f"{TRAIN} --batch-size {10**22}", f"--batch-size {10**22}: that is too much"),
         (f"{TRAIN} --max-tokens {10**22}", "--max-tokens .*: that is too much"),
         (f"{TRAIN} --seed {10**10}", "--seed 10000000000: that is too much; choose at most 4,294,967,295"),
@@ -79,7 +79,7 @@ RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
         ("generate @/run --prompt x --seed -1", "--seed -1: it must be a whole number of at least 0"),
         (
             "generate @/run --prompt x --temperature 1e-300",
-            "--temperature 1e-300: it must be above 0, 0.000001 or more",
+            "--temperature 1e-300: choose 0.000001 or more",
         ),
         ("generate @/run --prompt x --top-p inf", "--top-p inf: it must be a finite number"),
         ("generate @/backbone --prompt x --window 0", "window must be at least 1 token, got 0"),
@@ -89,7 +89,7 @@ RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
         ("embed @/run @/texts/0.txt --out @/v --overlap 0", "windows of its own, of 24 tokens: leave --overlap out"),
         ("vocabulary --corpus @/texts --size 99999999999 --out @/new", "--size 99999999999: no vocabulary has so many"),
         ("finetune @/backbone --task rte --epochs inf --out @/new", "--epochs inf: it must be a finite number"),
-        ("finetune @/backbone --task rte --margin nan --out @/new", "--margin nan: it must be a finite number"),
+        ("finetune @/backbone --task rte --margin nan --out @/new", "--margin nan: give a number"),
         ("study gates --seeds 99999 --out @/new", "--seeds 99999: that is too much"),
     ],
 )

@@ -52,7 +52,7 @@ LARGEST = 10**15
 def check_numbers(option: str, value: Any) -> None:
     """What no option can mean; each verb knows what its own may be."""
     for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, float) and not math.isfinite(number):
+        if isinstance(number, float) and math.isinf(number):
             raise ValueError(f"{option} {number}: it must be a finite number")
         if isinstance(number, int) and number > (most := MOST.get(option, LARGEST)):
             raise ValueError(f"{option} {number}: that is too much; choose at most {most:,}")

@@ -35,10 +35,13 @@ def generate(
         raise ValueError("there is nothing to go on from: give --prompt TEXT or --prompt-file FILE")
     if tokens < 1:
         raise ValueError(f"--tokens {tokens}: write at least 1")
+    if sample and not temperature > 0:
+        raise ValueError(
+            f"--temperature {temperature}: it must be above 0; --no-sample takes the likeliest token each time"
+        )
     if sample and temperature < COLDEST:
         raise ValueError(
-            f"--temperature {temperature}: it must be above 0, {COLDEST:f} or more; --no-sample takes the likeliest "
-            "token each time"
+            f"--temperature {temperature}: choose {COLDEST:f} or more; --no-sample takes the likeliest token each time"
         )
     if sample and not 0 < top_p <= 1:
         raise ValueError(f"--top-p {top_p}: it must be above 0 and at most 1, which draws from all tokens")

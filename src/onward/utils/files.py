@@ -21,7 +21,7 @@ def read_json(path: str | os.PathLike, what: str = "a file that onward wrote") -
     path = Path(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or numbers and nesting beyond all measure
         raise DamagedFile(f"{path} is damaged: it should be {what}, and is no JSON ({error})") from error
     if not isinstance(content, dict):
         raise DamagedFile(f"{path} is damaged: it should be {what}, and holds {_short(content)} instead of an object")
