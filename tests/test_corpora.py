@@ -7,6 +7,7 @@ import pytest
 
 from onward import corpora, pretrained
 from onward.corpora import Corpus, CorpusError, Document, fingerprint_of, load_corpus, load_documents
+from onward.questions import load_questions
 
 
 def write_books(folder, count):
@@ -30,7 +31,7 @@ def hub(monkeypatch):
     shelf = {}
 
     def load_dataset(name, config=None):
-        return shelf[name, config]
+        return shelf[name.removeprefix("hf://datasets/"), config]
 
     monkeypatch.setattr(pretrained, "hub_is_reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
@@ -143,6 +144,11 @@ def test_text_files_of_another_ending(tmp_path):
         load_documents(tmp_path)
 
 
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
@@ -158,6 +164,11 @@ def test_text_files_of_another_ending(tmp_path):
         ("a.jsonl", b"\n", "a.jsonl: no documents"),
         ("a.jsonl.gz", b"plain", "a.jsonl.gz, line 1: not a whole gzip file"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "x"}' * 99)[:-9], "line 1: not a whole gzip file"),
+        ("a.jsonl.gz", flipped(gzip.compress(b'{"text": "a b c"}\n' * 99)), "line .*: not a whole gzip file"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl, line 1: lists or objects lie too deep in each other"),
+        ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}", "a.jsonl, line 1: JSON that cannot be read"),
+        ("a.jsonl", b'{"text": "sea \\ud83d."}', r"a.jsonl, line 1: half a character, .ud83d, is no text"),
+        ("a.jsonl", b'{"text": "sea", "title": "\\udfff"}', r"a.jsonl, line 1: half a character, .udfff, is no text"),
     ],
 )
 def test_bad_files_are_named_with_the_place(tmp_path, file, content, message):
@@ -170,6 +181,29 @@ def test_an_empty_file_among_others_is_found_at_once(tmp_path):
     (write_books(tmp_path, 5) / "book02.txt").write_text("")
     with pytest.raises(CorpusError, match="book02.txt is empty"):
         load_corpus(str(tmp_path))
+
+
+@pytest.mark.parametrize("pattern", ["", "/etc/*", "../*.txt", "a/../*", "**a", "*.txt\0"])
+def test_patterns_that_choose_nothing_of_a_folder(tmp_path, pattern):
+    with pytest.raises(CorpusError, match=f"^pattern={re.escape(repr(pattern))}|holds no"):
+        load_corpus(str(write_books(tmp_path, 3)), pattern=pattern)
+
+
+def test_a_field_is_of_json_lines(tmp_path):
+    with pytest.raises(CorpusError, match="field='body' is of .jsonl, and .* has plain text"):
+        load_corpus(str(write_books(tmp_path, 3)), field="body")
+    with pytest.raises(CorpusError, match="field=''"):
+        load_corpus(str(tmp_path), field="")
+
+
+def test_two_halves_of_a_character_are_one(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d\\ude00 b"}\n' * 3, encoding="utf-8")
+    assert load_documents(tmp_path)[0].text == "a \U0001f600 b"
+
+
+def test_half_a_character_is_no_text():
+    with pytest.raises(CorpusError, match=r"document 'notes': half a character, .udcff, stands at position 1"):
+        Document("notes", "é\udcff")
 
 
 def test_mixed_folders_need_a_choice(tmp_path):
@@ -188,6 +222,7 @@ def test_mixed_folders_need_a_choice(tmp_path):
         ("no/such/folder", "there is no file or folder 'no/such/folder'"),
         ("missing.txt", "there is no file or folder 'missing.txt'"),
         ("hub:", "needs the name of a data set"),
+        ("", "the corpus '' has no name"),
     ],
 )
 def test_names_that_are_nothing(name, message):
@@ -225,6 +260,9 @@ def test_a_hub_data_set(hub):
     assert texts(found) == [["one", "two"], ["three"], ["four"]]
     with pytest.raises(CorpusError, match="has no column 'text' .its columns are body."):
         load_corpus("hub:owner/name:small")
+    hub["owner/name", None] = datasets.DatasetDict(train=rows(text=[None, 3]))
+    with pytest.raises(CorpusError, match="column 'text' of data set 'owner/name train' holds a int, not text"):
+        load_corpus("hub:owner/name")
 
 
 def test_a_hub_data_set_with_one_split_is_split(hub):
@@ -239,6 +277,27 @@ def test_without_network_the_error_is_one_sentence(monkeypatch, tmp_path):
         load_corpus("hub:owner/nothing")
     assert "\n" not in str(caught.value) and caught.value.__suppress_context__
     assert before == datasets.config.HF_HUB_OFFLINE
+
+
+def test_a_folder_here_is_not_mistaken_for_the_hub(monkeypatch, tmp_path):
+    """`datasets` reads a folder of that name, if there is one."""
+    for folder in ("here/owner/name", "x", "here/csv"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "train.jsonl").write_text('{"text": "mine"}\n' * 20, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(pretrained, "hub_is_reachable", lambda: False)
+    with pytest.raises(pretrained.HubUnreachable, match="'owner/name' is not in the local cache"):
+        load_corpus("hub:owner/name")
+    with pytest.raises(pretrained.HubUnreachable, match="'owner/name' is not in the local cache"):
+        load_questions("hub:owner/name")
+
+
+@pytest.mark.parametrize("name", ["../x", "./x", "/x", "~/x", "a/b/c", "no name", "-x", "csv", "x" * 200])
+def test_names_that_the_hub_cannot_have(name):
+    with pytest.raises(CorpusError, match=f"{re.escape(repr(name))} is no name of a data set"):
+        load_corpus(f"hub:{name}")
+    with pytest.raises(CorpusError, match="is no name of a data set"):
+        load_questions(f"hub:{name}")
 
 
 # --- named corpora ---------------------------------------------------------------------------------

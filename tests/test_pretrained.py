@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from onward import pretrained
+from onward.locks import locked
 from onward.pretrained import HubUnreachable, PackagedBackbone, load_backbone
 
 
@@ -197,6 +198,31 @@ def test_a_stopped_unpacking_leaves_nothing(unpacked, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         load_backbone("packed")
     assert list(cache.iterdir()) == []
+
+
+def test_what_killed_unpackings_left_is_removed_and_what_others_are_at_is_not(unpacked):
+    _, _, _, cache = unpacked
+    for name in (".packed-123", ".packed-dead", ".packed-live"):
+        (cache / name).mkdir(parents=True)
+        (cache / name / "model.safetensors").write_bytes(b"half")
+    (cache / ".packed-dead.lock").touch()
+    with locked(cache / ".packed-live.lock", wait=False):
+        load_backbone("packed")
+    assert sorted(path.name for path in cache.iterdir()) == [".packed-live", ".packed-live.lock", "packed"]
+
+
+def test_a_cache_that_cannot_be_written_is_found_at_once(unpacked, monkeypatch, tmp_path):
+    _, _, calls, _ = unpacked
+    (tmp_path / "file").touch()
+    for place in ("file", "file/inside"):
+        monkeypatch.setenv("ONWARD_CACHE", str(tmp_path / place))
+        with pytest.raises(ValueError, match="file.* where packed is unpacked, cannot be written to .*ONWARD_CACHE"):
+            load_backbone("packed")
+    monkeypatch.setenv("ONWARD_CACHE", str(tmp_path / "other"))
+    (tmp_path / "other" / "packed" / "mine").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="has no config.json: delete it"):
+        load_backbone("packed")
+    assert not calls
 
 
 def test_a_twin_that_was_faster_wins(unpacked, monkeypatch):

@@ -120,6 +120,7 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def load_dataset(name: str, config: str | None = None) -> dict[str, Any]:
+        name = name.removeprefix("hf://datasets/")
         asked.append((name, config))
         return {"validation": datasets.Dataset.from_list([rows[name]])}
 

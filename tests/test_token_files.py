@@ -87,6 +87,14 @@ def test_a_file_that_broke_off_is_written_anew(tmp_path: Path, name: str, kept: 
     assert file.read_bytes() == content
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", "null", '""', "[[0, 1]]", "garbage"])
+def test_a_list_of_other_documents_is_written_anew(tmp_path: Path, content: str) -> None:
+    tokenize_into(tmp_path, TEXTS, TOKENIZER)
+    (file,) = tmp_path.rglob("documents.json")
+    file.write_text(content)
+    assert_same(tokenize_into(tmp_path, TEXTS, TOKENIZER), tokenize(TEXTS, TOKENIZER))
+
+
 def _killed_at_the_second(folder: Path) -> None:
     token_files.TOKENS_OF_A_FILE = token_files.DOCUMENTS_AT_A_TIME = 1
 

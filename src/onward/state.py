@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .utils.files import put_in_place
+from .utils.files import whole_file
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -79,16 +78,12 @@ class CarriedState:
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     if not Path(path).absolute().parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {Path(path).absolute().parent}")
-    unfinished = Path(path).with_name(f".{Path(path).name}-{os.getpid()}")
-    try:
+    with whole_file(path) as unfinished:
         save_file(
             {name: t.detach().contiguous() for name, t in tensors.items()},
             unfinished,
             metadata={"onward_state": json.dumps(facts)},
         )
-        put_in_place(unfinished, Path(path))
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def load_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

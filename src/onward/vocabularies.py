@@ -21,10 +21,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from onward.corpora import Document
-from onward.pretrained import PACKAGED, HubUnreachable, hub_is_reachable, source_of
+from onward.pretrained import PACKAGED, HubUnreachable, hub_is_reachable, is_hub_name, source_of
+from onward.utils.damage import damage_told
 
 END = "<end>"
 """The one special token: it ends a text, and pads."""
+
+MOST_TOKENS = 10_000_000
 
 PIECE = 10_000
 """Characters that are tokenized at once, about: more only cost memory."""
@@ -60,9 +63,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if name and folder.is_dir():
         if not holds_tokenizer(folder):
             raise FileNotFoundError(f"folder {name!r} holds no tokenizer: save_pretrained one there")
-        return AutoTokenizer.from_pretrained(folder)
+        with damage_told(folder):
+            return AutoTokenizer.from_pretrained(folder)
     choices = f"use 'bytes', a folder that holds a tokenizer, {', '.join(map(repr, PACKAGED))}, or a name on the Hub"
-    if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):  # the Hub's names are name or owner/name
+    if not is_hub_name(name) or folder.exists():
         raise FileNotFoundError(f"there is no tokenizer {name!r}: {choices}")
     reachable = hub_is_reachable()
     try:
@@ -112,14 +116,18 @@ def train_vocabulary(
         raise ValueError(
             f"size={size}: bytes, or letters, and special tokens alone are {smallest}; choose at least that many"
         )
+    if size > MOST_TOKENS:
+        raise ValueError(f"size={size}: no vocabulary has so many tokens; choose at most {MOST_TOKENS:,}")
     if max_bytes < 1:
         raise ValueError(f"max_bytes={max_bytes}: read at least one byte")
     report = progress or (lambda _: None)
     texts = _sample(documents, max_bytes)
     if not any(text.strip() for text in texts):
         raise ValueError("a corpus with no text: a vocabulary needs some documents to be trained on")
-    report(f"read {sum(map(len, texts)):,} characters")
-    return KINDS[kind](texts, size, report)
+    characters = sum(map(len, texts))
+    report(f"read {characters:,} characters")
+    # Trainers set memory aside for all tokens, and a text has far fewer than this.
+    return KINDS[kind](texts, min(size, smallest + 16 * characters), report)
 
 
 def _sample(documents: Iterable[Document], max_bytes: int) -> list[str]:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
+from scipy.stats import binomtest
 
 from onward.evaluation.topics import TopicModel, divergences, sign_test
+from onward.studies import STUDIES
 
 SEA, LAND = "ship sail wave harbour anchor ", "field plough horse barn harvest "
 
@@ -32,6 +34,18 @@ def test_sign_tests_leave_out_ties():
     test = sign_test([1, 1, 1, 1, 1, 2], [2, 2, 2, 2, 0, 2])
     assert (test.share, test.pairs) == (0.8, 5) and test.p == pytest.approx(2 * (5 + 1) / 32)
     assert sign_test([1.0], [1.0]).p == 1
+
+
+@pytest.mark.parametrize(("lower", "pairs"), [(0, 1), (1, 2), (3, 7), (50, 100), (40, 100), (460, 1000), (9000, 20000)])
+def test_a_sign_test_is_binomial(lower, pairs):
+    first = np.array([0.0] * lower + [2.0] * (pairs - lower))
+    assert sign_test(first, np.ones(pairs)).p == pytest.approx(binomtest(lower, pairs).pvalue, rel=1e-9)
+
+
+def test_what_is_missing_is_said_at_once(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install scikit-learn"):
+        STUDIES["topics"].check(None)
 
 
 def test_texts_without_topics():

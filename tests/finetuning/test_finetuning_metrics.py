@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import numpy as np
 import pytest
+from scipy import stats
+from sklearn import metrics
 from tiny_tasks import tokenizer
 
 from onward.finetuning import TASKS, FinetuningRecipe
@@ -42,13 +43,26 @@ def test_the_same_answer_to_everything_earns_nothing(metric: str) -> None:
     assert METRICS[metric](np.zeros(10), LABELS) == 0.0
 
 
-def test_the_packages_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str, *_: object) -> None:
-        raise ModuleNotFoundError(name)
+@pytest.mark.parametrize("seed", range(5))
+def test_they_are_those_of_scikit_learn_and_scipy(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    guesses, labels = draw.integers(0, 2, (2, 50))
+    given, right = draw.integers(0, 12, (2, 50)) / 3  # some are equal
+    found = measure(("accuracy", "f1", "matthews"), guesses, labels) | measure(("pearson", "spearman"), given, right)
+    assert found == {
+        "accuracy": pytest.approx(metrics.accuracy_score(labels, guesses), abs=1e-14),
+        "f1": pytest.approx(metrics.f1_score(labels, guesses), abs=1e-14),
+        "matthews": pytest.approx(metrics.matthews_corrcoef(labels, guesses), abs=1e-14),
+        "pearson": pytest.approx(stats.pearsonr(given, right).statistic, abs=1e-14),
+        "spearman": pytest.approx(stats.spearmanr(given, right).statistic, abs=1e-14),
+    }
 
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ModuleNotFoundError, match="pip install scikit-learn scipy"):
-        measure(("accuracy",), GUESSES, LABELS)
+
+@pytest.mark.filterwarnings("error")
+def test_answers_of_any_size_have_a_correlation() -> None:
+    for size in (1e-300, 1e-30, 1e30):
+        assert -1.0 <= measure(["pearson"], size * np.arange(4.0), np.array([1.0, 3.0, 2.0, 4.0]))["pearson"] <= 1.0
+    assert measure(["pearson"], np.arange(4, dtype=np.float32), np.arange(4))["pearson"] == pytest.approx(1)
 
 
 # --- a task's score, and what needs no model

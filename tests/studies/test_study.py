@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from scipy.stats import t
 
+import onward
 from onward.studies import STUDIES, Claim, Report, Run, Setting, Study, Table, Work, conduct, report
-from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, verdict
+from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, students_t, verdict
 from onward.studies.study import MODEL
 from onward.training.checkpoints import alone_in
 from onward.training.many_runs import RunsProgress
@@ -268,6 +270,24 @@ def test_a_broken_outcome_is_named(content: str, tmp_path: Path) -> None:
     assert done[4:] == ["square-2"]
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '""', '{"outcomes": []}', '{"outcomes": {"a": {}}}'])
+def test_broken_results_of_elsewhere_are_named(content: str, tmp_path: Path) -> None:
+    study = squares([])
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(ValueError, match=r"results.json.* is (broken|damaged)"):
+        conduct(study, study.setting(), tmp_path / "out", progress=False, known=[tmp_path])
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '""', '{"bf16": 3}'])
+def test_a_broken_precision_is_named(content: str, tmp_path: Path) -> None:
+    study = squares([])
+    work = Work(tmp_path, study.setting(), study.runs(study.setting()))
+    (work.folder / MODEL / "checkpoint-1").mkdir(parents=True)
+    (work.folder / "precision.json").write_text(content)
+    with pytest.raises(ValueError, match=r"precision.json is broken .*: delete .*, and start anew"):
+        work.in_bf16(fastest=True)
+
+
 def test_what_ended_with_nan_is_told(tmp_path: Path) -> None:
     study = squares([])
     conduct(study, study.setting(), tmp_path, progress=False)
@@ -438,6 +458,18 @@ def test_intervals_are_students() -> None:
     assert differences({0: 1.0}, {1: 1.0}) == {} and over({0: 1.0}, {1: 1.0}) is None
     with pytest.raises(ValueError, match="no values"):
         Interval.of([])
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 30, 99, 1000])
+def test_student_is_right(freedom: int) -> None:
+    for confidence in (0.5, 0.9, 0.95, 0.999):
+        assert students_t(freedom, confidence) == pytest.approx(t.ppf((1 + confidence) / 2, freedom), rel=1e-9)
+
+
+def test_nothing_here_needs_scipy() -> None:
+    """It comes with scikit-learn only: a study would end after hours with its name."""
+    sources = Path(onward.__file__).parent.rglob("*.py")
+    assert not [file for file in sources if re.search(r"^\s*(from|import) scipy", file.read_text(), re.MULTILINE)]
 
 
 def test_a_verdict_leaves_out_nothing_or_says_so() -> None:

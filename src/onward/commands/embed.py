@@ -29,7 +29,7 @@ def embed(
     pattern: Pattern = None,
     field: Field = None,
     window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
-    overlap: Annotated[int, typer.Option(help="For a plain backbone: tokens seen twice.")] = 0,
+    overlap: Annotated[int | None, typer.Option(help="For a plain backbone: tokens seen twice (0).")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also a vector for each token.")] = False,
 ) -> None:
     """Vectors of documents of any length, from encoders and decoders."""
@@ -49,9 +49,15 @@ def embed(
         if isinstance(config, WindowRecurrenceConfig) and config.head:
             auto = MODELS[config.head].auto_class
     loaded, tokenizer = load_backbone(model, auto)
-    if not isinstance(loaded, WindowRecurrentModel):
-        longest = min(tokenizer.model_max_length, loaded.config.max_position_embeddings, 512)
-        loaded = add_recurrence(loaded, carrier="none", window=window or longest, overlap=overlap)
+    if isinstance(loaded, WindowRecurrentModel):
+        own = f"{model} has windows of its own, of {loaded.config.window} tokens"
+        for option, given in (("--window", window), ("--overlap", overlap)):
+            if given is not None:
+                raise ValueError(f"{own}: leave {option} out")
+    else:
+        if window is None:
+            window = min(tokenizer.model_max_length, getattr(loaded.config, "max_position_embeddings", 512), 512)
+        loaded = add_recurrence(loaded, carrier="none", window=window, overlap=overlap or 0)
     reader: Any = on_device(loaded.eval())
     vectors: dict[str, Any] = {}
     import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -72,6 +73,8 @@ def finetune(
     from ..finetuning import compare as join
     from ..finetuning.report import markdown
 
+    if margin is not None and math.isnan(margin):
+        raise ValueError(f"--margin {margin}: give a number, such as 0.02")
     if compare:
         refuse_options(context)
         with worded(OF_SWEEPS):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .shared import Model, load_model, read_text
+
+COLDEST = 1e-6  # divided by less, scores have no numbers
 
 
 def generate(
@@ -34,9 +35,13 @@ def generate(
         raise ValueError("there is nothing to go on from: give --prompt TEXT or --prompt-file FILE")
     if tokens < 1:
         raise ValueError(f"--tokens {tokens}: write at least 1")
-    if sample and not 0 < temperature < math.inf:
+    if sample and not temperature > 0:
         raise ValueError(
             f"--temperature {temperature}: it must be above 0; --no-sample takes the likeliest token each time"
+        )
+    if sample and temperature < COLDEST:
+        raise ValueError(
+            f"--temperature {temperature}: choose {COLDEST:f} or more; --no-sample takes the likeliest token each time"
         )
     if sample and not 0 < top_p <= 1:
         raise ValueError(f"--top-p {top_p}: it must be above 0 and at most 1, which draws from all tokens")

@@ -43,6 +43,8 @@ def show_text(model: Any, tokenizer: Any, file: Path, max_tokens: int | None) ->
     from ..inspection import diagnose, memory_attention
     from ..streams import tokenize
 
+    if max_tokens is not None and max_tokens < 1:
+        raise ValueError(f"--max-tokens {max_tokens}: at least 1 is needed")
     document = tokenize([Document(file.name, read_text(file, "--text"))], tokenizer, max_tokens)[0]
     if isinstance(model, BlockRecurrentForCausalLM):
         with console.status("reading"):

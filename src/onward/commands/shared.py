@@ -105,7 +105,7 @@ def documents_in(path: Path, pattern: str | None = None, field: str | None = Non
 
     refuse_pattern_of_file(str(path), pattern)
     with worded(OF_CORPORA):
-        return load_documents(path, field or "text", pattern)
+        return load_documents(path, field, pattern)
 
 
 def refuse_pattern_of_file(name: str, pattern: str | None) -> None:

@@ -75,6 +75,7 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     make = preset if masked else BlockRecurrentConfig.preset
     config = make(given["model"], **{"vocab_size": ids, **special, **settings})
+    check_model(config)
     if masked:
         tokenizer.model_max_length = config.max_position_embeddings  # pipelines cut longer texts by it
     return partial(model_class(config), config), tokenizer
@@ -83,13 +84,18 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
 def upcycled(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[[], Any], Any]:
     """The same of a recurrent BERT that takes over embeddings and attention of a plain one."""
     from .. import RecurrentBertConfig, RecurrentBertForMaskedLM
+    from ..models.recurrent_bert.presets import check_values
+    from ..utils.damage import damage_told
     from ..vocabularies import load_tokenizer
 
     source = given["model"].removeprefix(UPCYCLED)
     refuse_own(given, source)
     source = place_of(source)
     tokenizer = load_tokenizer(source)
-    config = RecurrentBertConfig.from_bert(source, **settings)
+    check_values(settings)
+    with damage_told(source):
+        config = RecurrentBertConfig.from_bert(source, **settings)
+    check_model(config)
     return partial(RecurrentBertForMaskedLM.from_pretrained, source, config=config, dtype="float32"), tokenizer
 
 
@@ -97,12 +103,15 @@ def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[
     """The same of a model that was trained before. What is set must leave its parameters as they are."""
     from transformers import AutoConfig
 
+    from ..pretrained import load_whole
+    from ..utils.damage import damage_told
     from ..vocabularies import load_tokenizer
 
     folder = given["model"]
     refuse_own(given, folder)
     folder = place_of(folder)
-    tokenizer, config = load_tokenizer(folder), AutoConfig.from_pretrained(folder)
+    with damage_told(folder):
+        tokenizer, config = load_tokenizer(folder), AutoConfig.from_pretrained(folder)
     kind = model_class(config)
     if settings:
         before = shapes(config)
@@ -114,19 +123,23 @@ def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[
                 f"that {folder} has trained ({changed[0]}): set only what leaves them as they are, such as dropout"
             )
     # Whatever it was saved in: the steps of half precision are too small to change it.
-    return partial(kind.from_pretrained, folder, config=config, dtype="float32"), tokenizer
+    return partial(load_whole, kind, folder, config=config, dtype="float32"), tokenizer
 
 
 def changed_config(config: Any, settings: dict[str, Any]) -> Any:
     """A new one, so that all of it is checked together."""
-    from transformers import PreTrainedConfig
+    from transformers import BertConfig, PreTrainedConfig
 
-    from ..models.recurrent_bert.presets import check_fields
+    from ..models.recurrent_bert.presets import check_fields, check_values
 
     check_fields(type(config), settings)
+    if isinstance(config, BertConfig):
+        check_values(settings)
     inherited = {field.name for field in fields(PreTrainedConfig)}
     own = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in inherited}
-    return type(config)(**own | settings)
+    changed = type(config)(**own | settings)
+    check_model(changed)
+    return changed
 
 
 def place_of(name: str) -> str:
@@ -142,6 +155,25 @@ def refuse_own(given: dict[str, Any], source: str) -> None:
         raise ValueError(f"{source} has its own tokenizer: leave --tokenizer out")
     if Path(source).resolve() == given["out"].resolve():
         raise ValueError(f"{source} is the model to train on: choose another folder for --out")
+
+
+def check_model(config: Any) -> None:
+    """Refuses ids that there are not, and sizes of which no model can be made: told before texts are read."""
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        found = getattr(config, name)
+        for number in found if isinstance(found, list) else [found]:
+            if number is not None and not 0 <= number < config.vocab_size:
+                raise ValueError(f"--set {name}={found}: the vocabulary has {config.vocab_size} ids, counted from 0")
+    if config.hidden_size % config.num_attention_heads and not getattr(config, "head_dim", None):
+        raise ValueError(
+            f"--set hidden_size={config.hidden_size} cannot be shared by {config.num_attention_heads} heads: choose a "
+            "multiple of num_attention_heads"
+        )
+    try:
+        shapes(config)
+    except (RuntimeError, OverflowError, TypeError) as error:  # torch's, of numbers beyond its own
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"no model can be made of these --set fields ({reason}): choose smaller sizes") from error
 
 
 def shapes(config: Any) -> dict[str, tuple[int, ...]]:
@@ -174,6 +206,8 @@ def parse_settings(texts: Sequence[str], kind: str = "block-recurrent") -> dict[
             raise ValueError(f"--set {text}: write it as FIELD=VALUE, for example --set hidden_size=256")
         if name in settings:
             raise ValueError(f"--set {text}: {name} is set twice")
+        if name in ("dtype", "torch_dtype"):
+            raise ValueError(f"--set {text}: models are trained in float32, and {name} would be ignored; leave it out")
         settings[name] = parse_value(text, written.strip())
         check_type(text, name, settings[name], kind)
     return settings

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .documents import SPLITS, Corpus, CorpusError, Document, LazyDocuments, split_documents
-from .files import fingerprint, load_documents, local_corpus, read_text
+from .files import fingerprint, load_documents, local_corpus, parse_json, read_text
 from .hub import hub_corpus, load_hub_data_set
 from .named import CORPORA, corpus, installed_code, pg19, pg19_all, shakespeare, wikitext_103
 
@@ -37,6 +37,7 @@ __all__ = [
     "load_corpus",
     "load_documents",
     "load_hub_data_set",
+    "parse_json",
     "pg19",
     "pg19_all",
     "read_text",
@@ -55,6 +56,9 @@ def load_corpus(name_or_path: str, **options: Any) -> Corpus:
     90 % of it (of lines or words, where no paragraph ends near). Either way, no text is in two splits.
     """
     name_or_path = str(name_or_path)
+    if not name_or_path.strip():
+        known = ", ".join(sorted(CORPORA))
+        raise CorpusError(f"the corpus {name_or_path!r} has no name: give a path, or one of {known}")
     name, _, argument = name_or_path.partition(":")
     if name == "hub":
         return _call(hub_corpus, name_or_path, (argument,), options)

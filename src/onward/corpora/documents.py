@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import Any, TypeVar, overload
 
 SPLITS = ("train", "validation", "test")
+HALF = re.compile("[\ud800-\udfff]")
+"""A surrogate without the other: JSON can write one, UTF-8 and tokenizers know none."""
 
 Key = TypeVar("Key")
 
@@ -21,6 +23,13 @@ class CorpusError(ValueError):
 class Document:
     name: str
     text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.isascii() and (half := HALF.search(self.text)):
+            raise CorpusError(
+                f"document {self.name!r}: half a character, \\u{ord(half[0]):04x}, stands at position {half.start()}; "
+                "correct or remove it"
+            )
 
     @cached_property
     def words(self) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from .documents import SPLITS, Corpus, CorpusError, Document, LazyDocuments, from_splits, split_documents
+from .documents import HALF, SPLITS, Corpus, CorpusError, Document, LazyDocuments, from_splits, split_documents
 
 
-def local_corpus(path: Path, field: str = "text", pattern: str | None = None) -> Corpus:
+def local_corpus(path: Path, field: str | None = None, pattern: str | None = None) -> Corpus:
     if folders := _folders_of_splits(path, pattern):
         return from_splits(str(path), {s: load_documents(f, field, pattern) for s, f in folders.items()})
     return split_documents(str(path), load_documents(path, field, pattern))
@@ -23,17 +26,22 @@ def _folders_of_splits(path: Path, pattern: str | None) -> dict[str, Path]:
     return folders if "train" in folders or not pattern else {}  # a folder of code may have one named "test"
 
 
-def load_documents(path: str | Path, field: str = "text", pattern: str | None = None) -> Sequence[Document]:
+def load_documents(path: str | Path, field: str | None = None, pattern: str | None = None) -> Sequence[Document]:
     """All documents of one file or folder, without a split, sorted by file name.
 
     `pattern` (such as "*.tex", or "**/*.py" for all folders within) chooses the files of a folder, blank ones left
-    out; without it, they are .txt, or .jsonl and .jsonl.gz. `field` is the JSON field that holds the text.
+    out; without it, they are .txt, or .jsonl and .jsonl.gz. `field` is the JSON field that holds the text ("text").
     """
     path = Path(path).expanduser()
+    if field is not None and not field:
+        raise CorpusError(f"field={field!r}: name the JSON field that holds the text, or leave it out")
     if not path.exists():
         raise CorpusError(f"there is no file or folder {str(path)!r}: check the path")
+    if path.is_file() and _is_json_lines(path):
+        return _json_documents([path], field or "text")
     if path.is_file():
-        return _json_documents([path], field) if _is_json_lines(path) else [_text_document(path)]
+        _refuse_field(field, path)
+        return [_text_document(path)]
     json_files, text_files = _files_of(path, pattern)
     if json_files and text_files:
         raise CorpusError(
@@ -41,21 +49,32 @@ def load_documents(path: str | Path, field: str = "text", pattern: str | None = 
             "choose with pattern='*.txt' or pattern='*.jsonl*'"
         )
     if json_files:
-        return _json_documents(json_files, field)
+        return _json_documents(json_files, field or "text")
     if not text_files:
         raise CorpusError(
             f"folder {str(path)!r} holds no {pattern or '.txt, .jsonl or .jsonl.gz'} files: "
             "put some there, or choose others with pattern='*.ending'"
         )
+    _refuse_field(field, path)
     blank = [file for file in text_files if _is_blank(file)]  # found now rather than in the middle of a run
     if blank and (not pattern or len(blank) == len(text_files)):
         raise CorpusError(f"{blank[0]} is empty: remove it, or put text into it")
     return LazyDocuments([file for file in text_files if file not in set(blank)], _text_document)
 
 
+def _refuse_field(field: str | None, path: Path) -> None:
+    if field is not None:
+        raise CorpusError(f"field={field!r} is of .jsonl, and {path} has plain text: leave it out")
+
+
 def _files_of(folder: Path, pattern: str | None) -> tuple[list[Path], list[Path]]:
     """Those of JSON lines, and those of plain text."""
-    files = sorted(file for file in folder.glob(pattern or "*") if file.is_file())
+    if pattern is not None and (not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts):
+        raise CorpusError(f"pattern={pattern!r} chooses files inside of a folder: write it as '*.py' or '**/*.py'")
+    try:
+        files = sorted(file for file in folder.glob(pattern or "*") if file.is_file())
+    except (ValueError, NotImplementedError) as error:
+        raise CorpusError(f"pattern={pattern!r}: {error}; write it as '*.py' or '**/*.py'") from None
     json_files = [file for file in files if _is_json_lines(file)]
     return json_files, [file for file in files if file.suffix == ".txt" or (pattern and not _is_json_lines(file))]
 
@@ -123,7 +142,7 @@ def _read_json_lines(path: Path, field: str) -> Iterator[Document]:
             where = f"{path}, line {number}"
             try:
                 line = file.readline()
-            except (EOFError, gzip.BadGzipFile) as error:
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 raise CorpusError(f"{where}: not a whole gzip file ({error}); make it again") from None
             if not line:
                 return
@@ -132,17 +151,34 @@ def _read_json_lines(path: Path, field: str) -> Iterator[Document]:
             yield _json_document(line, field, path.name, number, where)
 
 
+def parse_json(text: str, where: str) -> Any:
+    """What is written at a place; refused if it is no JSON, or has letters that no file takes."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
+        raise CorpusError(f"{where}: not valid JSON: {error.msg} at {place}; correct it") from None
+    except RecursionError:
+        raise CorpusError(f"{where}: lists or objects lie too deep in each other; correct it") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise CorpusError(f"{where}: JSON that cannot be read: {error}; correct it") from None
+    if re.search(r"\\u[dD][89a-fA-F]", text) and (half := HALF.search(_written(content))):
+        raise CorpusError(f"{where}: half a character, \\u{ord(half[0]):04x}, is no text; correct or remove it")
+    return content
+
+
+def _written(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False)
+
+
 def _json_document(line: bytes, field: str, file_name: str, number: int, where: str) -> Document:
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = parse_json(line.decode("utf-8"), where)
     except UnicodeDecodeError as error:
         raise CorpusError(
             f"{where}: not UTF-8: byte {line[error.start]:#04x} at position {error.start} of the line; "
             "save the file as UTF-8"
         ) from None
-    except json.JSONDecodeError as error:
-        found = f"{error.msg} at column {error.colno}"
-        raise CorpusError(f"{where}: not valid JSON: {found}; correct the line") from None
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: a {type(record).__name__}, not a JSON object; write {{{field!r}: ...}}")
     if field not in record:

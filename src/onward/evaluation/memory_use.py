@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,5 +39,11 @@ def _resident_peak() -> int:
         lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
         if "VmHWM" in lines:
             return int(lines["VmHWM"].split()[0]) * 1024
+    if sys.platform == "win32":
+        import psutil  # accelerate brings it
+
+        return psutil.Process().memory_info().peak_wset
+    import resource  # Windows has none
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter, FuncFormatter
 
+from ..utils.files import whole_file
 from .perplexity import Measures
 
 if TYPE_CHECKING:
@@ -137,7 +140,28 @@ def same_on_every_run() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, path: Path) -> None:
+def as_written(figure: Figure) -> None:
+    """Names are drawn as people write them: matplotlib takes what stands between dollar signs for a formula, and fails
+    where it is none. Numbers along an axis are formulas of its own."""
+    own = set()
+    for axis in (axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)):
+        own.add(axis.get_offset_text())
+        if not isinstance(axis.get_major_formatter(), FixedFormatter | FuncFormatter):
+            own.update(axis.get_ticklabels(which="both"))
+    for text in figure.findobj(Text):
+        if text not in own:
+            text.set_parse_math(False)
+
+
+def draw(figure: Figure, file: Any, form: str) -> None:
+    as_written(figure)
     with same_on_every_run():  # a figure made without pyplot draws with Agg
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-        figure.savefig(path.with_suffix(".png"), dpi=150)
+        more: dict[str, Any] = {"metadata": {"Date": None}} if form == "svg" else {"dpi": 150}
+        figure.savefig(file, format=form, **more)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As SVG and PNG."""
+    for form in ("svg", "png"):
+        with whole_file(path.with_name(f"{path.name}.{form}")) as unfinished:
+            draw(figure, unfinished, form)

@@ -19,6 +19,8 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..utils.files import write_text
+from ..utils.markdown import markdown_table
 from . import plots
 from .cost import BlockCost, Cost
 from .perplexity import Difference, Measures
@@ -214,11 +216,9 @@ def table(rows: Sequence[Row], title: str | None = None, look: Look = WINDOWS) -
 
 def markdown(rows: Sequence[Row], look: Look = WINDOWS) -> str:
     lines, notes = _cells(rows, look.columns, look.columns)
-    names = [*look.columns, "note"]
-    marks = ["---" if name == "model" else "---:" for name in names]
-    text = "\n".join("| " + " | ".join(cells) + " |" for cells in (names, marks, *lines))
+    text = markdown_table([*look.columns, "note"], lines, words=["model"])
     listed = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, start=1))
-    return f"{text}\n" + (f"\n{listed}\n" if listed else "")
+    return text + (f"\n{listed}\n" if listed else "")
 
 
 # --- files -----------------------------------------------------------------------------------------
@@ -228,10 +228,10 @@ def write(rows: Sequence[Row], folder: str | Path, look: Look = WINDOWS, **facts
     """Writes table.md, results.json and the plots. `facts` go into results.json, beside `circumstances`."""
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(rows, look), encoding="utf-8")
+    write_text(folder / "table.md", markdown(rows, look))
     results = {**circumstances(), **facts, "rows": [row.as_dict() for row in rows]}
     text = json.dumps(without_infinities(results), indent=1, ensure_ascii=False, allow_nan=False)
-    (folder / "results.json").write_text(text + "\n", encoding="utf-8")
+    write_text(folder / "results.json", text + "\n")
     measured = [row for row in rows if row.measures is not None]
     for name, plot in look.figures.items():
         plots.save(plot(measured), folder / name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +14,20 @@ WORDS_OF_A_PIECE = 500
 VOCABULARY = 5000
 
 
+def require_scikit_learn() -> None:
+    """Asked before anything long runs: topics are found at its end."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise ModuleNotFoundError("topics need scikit-learn: pip install scikit-learn")
+
+
 class TopicModel:
     """Latent Dirichlet allocation over pieces of text, the same for the same texts."""
 
     def __init__(self, texts: Sequence[str], topics: int = 20):
-        try:
-            from sklearn.decomposition import LatentDirichletAllocation
-            from sklearn.feature_extraction.text import CountVectorizer
-        except ImportError:
-            raise ModuleNotFoundError("topics need scikit-learn: pip install 'onward[topics]'") from None
+        require_scikit_learn()
+        from sklearn.decomposition import LatentDirichletAllocation
+        from sklearn.feature_extraction.text import CountVectorizer
+
         pieces = [piece for text in texts for piece in _pieces(text)]
         if not pieces:
             raise ValueError("there is no text to find topics in: give some documents")
@@ -69,10 +76,9 @@ class SignTest:
 
 
 def sign_test(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> SignTest:
-    from scipy.stats import binomtest
-
     lower = int(sum(a < b for a, b in zip(first, second, strict=True)))
     pairs = int(sum(a != b for a, b in zip(first, second, strict=True)))
     if not pairs:
         return SignTest(0.5, 0, 1.0)
-    return SignTest(lower / pairs, pairs, float(binomtest(lower, pairs).pvalue))
+    as_rare = sum(math.comb(pairs, count) for count in range(min(lower, pairs - lower) + 1))
+    return SignTest(lower / pairs, pairs, min(1.0, 2 * as_rare / 2**pairs))

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
-import importlib
+import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
-INSTALL = "GLUE's metrics are those of scikit-learn and scipy: pip install scikit-learn scipy"
+
+def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.mean(predictions == labels))
 
 
-def _sklearn() -> Any:
-    return _required("sklearn.metrics")
+def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Of the label 1."""
+    right = np.sum((predictions == 1) & (labels == 1))
+    said, true = np.sum(predictions == 1), np.sum(labels == 1)
+    return float(2 * right / (said + true)) if said + true else 0.0
 
 
-def _scipy() -> Any:
-    return _required("scipy.stats")
-
-
-def _required(module: str) -> Any:
-    """Only when it is asked for: no other part of the library needs them."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(INSTALL) from None
-
-
-def _correlation(correlate: Callable[..., Any], predictions: np.ndarray, labels: np.ndarray) -> float:
+def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Of labels 0 and 1 it is Matthews' correlation."""
     if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
         return 0.0
-    value = float(correlate(predictions, labels).statistic)
-    return value if np.isfinite(value) else 0.0  # of predictions that differ by less than they are exact
+    ours, theirs = (values.astype(np.float64) - values.mean(dtype=np.float64) for values in (predictions, labels))
+    size = math.sqrt(float(ours @ ours)) * math.sqrt(float(theirs @ theirs))
+    # Predictions may differ by less than they are exact.
+    return min(1.0, max(-1.0, float(ours @ theirs) / size)) if size and math.isfinite(size) else 0.0
+
+
+def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
+    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
+        return 0.0
+    return pearson(ranks(predictions), ranks(labels))
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """[N]: those of equal values are the mean of the places that they take."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[which]
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "accuracy": lambda predictions, labels: float(_sklearn().accuracy_score(labels, predictions)),
-    "f1": lambda predictions, labels: float(_sklearn().f1_score(labels, predictions, zero_division=0)),
-    "matthews": lambda predictions, labels: float(_sklearn().matthews_corrcoef(labels, predictions)),
-    "pearson": lambda predictions, labels: _correlation(_scipy().pearsonr, predictions, labels),
-    "spearman": lambda predictions, labels: _correlation(_scipy().spearmanr, predictions, labels),
+    "accuracy": accuracy,
+    "f1": f1,
+    "matthews": pearson,
+    "pearson": pearson,
+    "spearman": spearman,
 }
 
 

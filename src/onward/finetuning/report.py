@@ -15,7 +15,8 @@ from matplotlib.lines import Line2D
 
 from ..evaluation import plots
 from ..evaluation.report import circumstances, without_infinities
-from ..utils.files import make_folder, read_json, settle, write_json, write_text
+from ..utils.files import make_folder, read_json, write_json, write_text
+from ..utils.markdown import markdown_table
 from .result import RunResult
 from .summary import SWEEP, Summary, Sweep, scores_of, summarize
 from .tasks import TASKS
@@ -76,8 +77,6 @@ def write(sweeps: Sequence[Sweep], folder: Path, margin: float | None = None) ->
     }
     write_json(folder / RESULTS, without_infinities(content))
     plots.save(plot(sweeps, margin), folder / PICTURE)
-    for picture in folder.glob(f"{PICTURE}.*"):
-        settle(picture)
 
 
 def _as_dict(sweep: Sweep, margin: float | None) -> dict[str, Any]:
@@ -92,10 +91,9 @@ def _as_dict(sweep: Sweep, margin: float | None) -> dict[str, Any]:
 def markdown(sweeps: Sequence[Sweep], margin: float | None = None) -> str:
     """Of one sweep every learning rate; of several, the best one by its mean, and all together."""
     rows = summarize(sweeps[0], margin) if len(sweeps) == 1 else _best_and_all(sweeps, margin)
-    marks = ["---" if name in ("model", "task") else "---:" for name in COLUMNS]
-    lines = [list(COLUMNS), marks, *([cell(row) for cell in COLUMNS.values()] for row in rows)]
-    text = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    return f"{text}\n\n" + "".join(f"- {note}\n" for note in _notes(sweeps, margin))
+    lines = [[cell(row) for cell in COLUMNS.values()] for row in rows]
+    text = markdown_table(list(COLUMNS), lines, words=["model", "task"])
+    return f"{text}\n" + "".join(f"- {note}\n" for note in _notes(sweeps, margin))
 
 
 def _best_and_all(sweeps: Sequence[Sweep], margin: float | None) -> list[Summary]:

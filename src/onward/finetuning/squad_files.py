@@ -58,16 +58,25 @@ def _answers(record: Record, where: str) -> list[tuple[str, int | None]]:
         if "answers" in record or "answer" in record:
             return []
         raise DataError(f"{where}: neither 'answers' nor 'answer' (it has {', '.join(map(repr, record))}): add one")
-    if isinstance(answers, str):
-        answers = [{"text": answers}]
-    elif isinstance(answers, dict):  # the Hub's: lists side by side
-        starts = answers.get("answer_start") or [None] * len(answers["text"])
-        answers = [{"text": text, "answer_start": start} for text, start in zip(answers["text"], starts, strict=True)]
-    return [_stripped(answer["text"], answer.get("answer_start")) for answer in answers if answer["text"].strip()]
+    try:
+        if isinstance(answers, str):
+            pairs = [(answers, None)]
+        elif isinstance(answers, dict):  # the Hub's: lists side by side
+            starts = answers.get("answer_start") or [None] * len(answers["text"])
+            pairs = list(zip(answers["text"], starts, strict=True))
+        else:
+            pairs = [(answer["text"], answer.get("answer_start")) for answer in answers]
+        return [_stripped(text, start) for text, start in pairs if text.strip()]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError(
+            f"{where}: answers are {answers!r}, not a list of objects with 'text' and 'answer_start': correct them"
+        ) from None
 
 
 def _stripped(text: str, start: int | None) -> tuple[str, int | None]:
     """Some answers begin or end with a space, which is no token."""
+    if start is not None and (isinstance(start, bool) or not isinstance(start, int) or start < 0):
+        raise TypeError(start)
     return text.strip(), None if start is None else start + len(text) - len(text.lstrip())
 
 

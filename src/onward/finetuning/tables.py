@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..corpora import read_text
+from ..corpora import CorpusError, parse_json, read_text
 from .tasks import Task
 
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")
@@ -70,7 +69,10 @@ def _lines(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
     text = read_text(path)
     if path.suffix == ".csv" and "\t" not in text.partition("\n")[0]:
         reader = csv.reader(io.StringIO(text, newline=""))
-        yield from ((reader.line_num, row) for row in reader if row)
+        try:
+            yield from ((reader.line_num, row) for row in reader if row)
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num}: {error}; correct the line") from None
     else:
         yield from ((i, line.split("\t")) for i, line in enumerate(text.split("\n"), start=1) if line.strip())
 
@@ -100,10 +102,9 @@ def _parquet(path: Path) -> Iterator[tuple[str, Record]]:
 
 def read_json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"{error.msg} in line {error.lineno}, column {error.colno}"
-        raise DataError(f"{where}: not valid JSON: {place}; correct it") from None
+        return parse_json(text, where)
+    except CorpusError as error:
+        raise DataError(str(error)) from None
 
 
 def as_record(value: Any, where: str) -> Record:

@@ -5,7 +5,6 @@ Each study's folder is a copy of OUT/SCALE/STUDY, and may hold a `notes.md`: wha
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -13,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..utils.files import write_text
+from ..utils.files import field_of, read_json, write_text
 from . import STUDIES
 from .intervals import FAILS, HOLDS, UNSEEN
 from .reporting import RESULTS, Claim, Table, table_of
@@ -31,7 +30,7 @@ How models are compared is told in [docs/studies.md](docs/studies.md).
 
 def collect(folder: Path, page: Path) -> str:
     """The text of `page`, whose links lead to `folder`; studies come in the order of `onward study`."""
-    found = {name: json.loads(file.read_text(encoding="utf-8")) for name in STUDIES if (file := _file(folder, name))}
+    found = {name: _results(file) for name in STUDIES if (file := _file(folder, name))}
     if not found:
         raise FileNotFoundError(f"{folder} holds no study: copy OUT/SCALE/STUDY there, with its {RESULTS}")
     rows = [[f"[{name}](#{name})", *_counts(saved), saved["runs"], _hours(saved)] for name, saved in found.items()]
@@ -43,6 +42,14 @@ def collect(folder: Path, page: Path) -> str:
 def _file(folder: Path, name: str) -> Path | None:
     file = folder / name / RESULTS
     return file if file.is_file() else None
+
+
+def _results(file: Path) -> dict[str, Any]:
+    found = read_json(file, "the results of a study")
+    kinds = {"runs": str, "scale": str, "seeds": int, "summary": str, "claims": list, "outcomes": dict}
+    for name, kind in kinds.items():
+        field_of(found, file, name, kind)
+    return found
 
 
 def _counts(saved: Mapping[str, Any]) -> list[str]:

@@ -26,10 +26,8 @@ class Interval:
         mean = statistics.fmean(values)
         if len(values) == 1:
             return cls(mean, None, tuple(values))
-        from scipy.stats import t
-
         error = statistics.stdev(values) / math.sqrt(len(values))
-        return cls(mean, float(t.ppf(0.975, len(values) - 1)) * error, tuple(values))
+        return cls(mean, students_t(len(values) - 1) * error, tuple(values))
 
     @property
     def low(self) -> float:
@@ -41,6 +39,26 @@ class Interval:
 
     def text(self, digits: int = 3) -> str:
         return f"{self.mean:.{digits}f}" + ("" if self.half is None else f" ± {self.half:.{digits}f}")
+
+
+def students_t(freedom: int, confidence: float = 0.95) -> float:
+    """How many standard errors the true mean is away at most, at that confidence; `freedom`: values but one."""
+    low, high = 0.0, math.pi / 2  # the angle whose tangent is t / sqrt(freedom)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _share_within(middle, freedom) < confidence else (low, middle)
+    return math.sqrt(freedom) * math.tan((low + high) / 2)
+
+
+def _share_within(angle: float, freedom: int) -> float:
+    """Of Student's distribution, between -t and t: a finite sum for whole degrees of freedom (Abramowitz and Stegun,
+    26.7.3 and 26.7.4)."""
+    odd = freedom % 2
+    term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
+    for number in range(1 + odd, freedom, 2):
+        total += term
+        term *= number / (number + 1) * math.cos(angle) ** 2
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
 
 def verdict(gain: Interval) -> str:

@@ -21,6 +21,7 @@ from ..finetuning.summary import scores_of
 from ..finetuning.tasks import task_of
 from ..masked_texts import Hiding, PackedTexts
 from ..models.recurrent_bert import preset
+from ..pretrained import load_whole
 from ..streams import tokenize
 from ..training import TrainingRecipe
 from .made_up import made_up_glue
@@ -229,7 +230,7 @@ def order_run(name: str, seed: int) -> str:
 def _read_shuffled(sizes: Sizes, pretrained: str, seed: int, work: Work) -> Outcome:
     if work.outcome_of(pretrained)["validation_loss"] is None:
         return {"seed": seed, "ended": (said := f"not done: {pretrained} ended with NaN"), "said": said}
-    model = AutoModelForMaskedLM.from_pretrained(work.model_of(pretrained))
+    model = load_whole(AutoModelForMaskedLM, str(work.model_of(pretrained)))
     tokenizer = tokenizer_of(work, pretrained)
     hiding = Hiding.with_tokenizer(tokenizer, model.config.vocab_size, BERTS_SHARE, whole_words=False)
     documents = tokenize(work.corpus("text").validation[: sizes.held], tokenizer, sizes.held_tokens)

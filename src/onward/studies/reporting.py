@@ -12,7 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..evaluation import plots
-from ..utils.files import make_folder, settle, write_json, write_text
+from ..utils.files import make_folder, write_json, write_text
+from ..utils.markdown import markdown_table
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,7 @@ class Table:
         return f"### {self.title}\n\n{self.lines()}"
 
     def lines(self) -> str:
-        marks = ["---", *["---:"] * (len(self.columns) - 1)]
-        return "".join("| " + " | ".join(cells) + " |\n" for cells in (self.columns, marks, *self.rows))
+        return markdown_table(self.columns, self.rows, words=self.columns[:1])
 
     def html(self) -> str:
         def line(cells: Sequence[str], tag: str) -> str:
@@ -100,10 +100,9 @@ STYLE = (
 
 
 def _svg(figure: Figure) -> str:
-    drawn = io.StringIO()
-    with plots.same_on_every_run():
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
-    text = drawn.getvalue()
+    drawn = io.BytesIO()
+    plots.draw(figure, drawn, "svg")
+    text = drawn.getvalue().decode("utf-8")
     return text[text.index("<svg") :]
 
 
@@ -115,8 +114,6 @@ def write(
     write_text(folder / "report.html", report.html(facts))
     for name, figure in report.figures.items():
         plots.save(figure, folder / name)
-        for picture in folder.glob(f"{name}.*"):
-            settle(picture)
     tables = [asdict(table) for table in report.tables]
     claims = [asdict(claim) for claim in report.claims]
     content = {**facts, "summary": report.summary, "claims": claims, "tables": tables, "outcomes": dict(outcomes)}

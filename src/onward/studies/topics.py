@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..corpora import Document
-from ..evaluation.topics import TopicModel, divergences, sign_test
+from ..evaluation.topics import TopicModel, divergences, require_scikit_learn, sign_test
 from ..models.window_recurrent import WindowRecurrentForCausalLM
+from ..pretrained import load_whole
 from ..streams import tokenize
 from ..vocabularies import load_tokenizer
 from .backbone import CORPORA
@@ -83,7 +84,7 @@ def runs(setting: Setting) -> list[Run]:
 def _write(sizes: Sizes, needs: Sequence[str], seed: int, work: Work) -> Outcome:
     if any(work.outcome_of(name)["validation_loss"] is None for name in needs):
         return {"seed": seed, "ended": "a model ended with NaN", "said": "not done: a model ended with NaN"}
-    plain, ours = (WindowRecurrentForCausalLM.from_pretrained(work.model_of(name)).eval() for name in needs)
+    plain, ours = (load_whole(WindowRecurrentForCausalLM, str(work.model_of(name))).eval() for name in needs)
     tokenizer = load_tokenizer(str(work.model_of(needs[1])))
     contexts = contexts_of(sizes, [d.ids.long() for d in tokenize(work.corpus(CORPUS).validation, tokenizer)])
     written: dict[str, list[str]] = {name: [] for name in READ}
@@ -248,12 +249,17 @@ SHOWN_CHARACTERS = 240
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "/")
+    return " ".join(text.split())
 
 
 def _shortened(text: str) -> str:
     line = _one_line(text)
     return line if len(line) <= SHOWN_CHARACTERS else f"... {line[-SHOWN_CHARACTERS:]}"
+
+
+def check(work: Work) -> None:
+    require_scikit_learn()
+    check_texts(work, *work.setting.corpora)
 
 
 STUDIES = [
@@ -264,7 +270,7 @@ STUDIES = [
         SCALES,
         runs,
         report_topics,
-        lambda work: check_texts(work, *work.setting.corpora),
+        check,
     ),
     Study(
         "continuations",
@@ -273,6 +279,6 @@ STUDIES = [
         SCALES,
         runs,
         report_continuations,
-        lambda work: check_texts(work, *work.setting.corpora),
+        check,
     ),
 ]

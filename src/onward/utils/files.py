@@ -58,11 +58,19 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces the file in one step, so that no one ever reads half of it, not even after a power failure."""
-    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
+    with whole_file(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
-        put_in_place(unfinished, path)
+
+
+@contextmanager
+def whole_file(place: str | os.PathLike) -> Iterator[Path]:
+    """A file to write, which then replaces the one there in one step, so that no one ever reads half of it, not even
+    after a power failure."""
+    place = Path(place)
+    unfinished = place.with_name(f".{place.stem}-{os.getpid()}{place.suffix}")
+    try:
+        yield unfinished
+        put_in_place(unfinished, place)
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -16,6 +16,7 @@ from transformers.modeling_outputs import ModelOutput
 
 from ...ops.autocast import autocast_dtype
 from ...ops.rms_norm import RMSNorm
+from ...utils.damage import TellsDamage
 from .attention import SlidingAttention
 from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig
@@ -37,7 +38,7 @@ class BlockRecurrentOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-class BlockRecurrentPreTrainedModel(PreTrainedModel):
+class BlockRecurrentPreTrainedModel(TellsDamage, PreTrainedModel):
     config_class = BlockRecurrentConfig
     config: BlockRecurrentConfig
     base_model_prefix = "model"

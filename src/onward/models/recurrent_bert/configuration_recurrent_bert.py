@@ -34,7 +34,8 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
 
     def __post_init__(self, **kwargs: Any):
         self.refuse_unknown(kwargs)
-        self.require_whole("intermediate_size")
+        for name in ("intermediate_size", "hidden_size", "num_attention_heads", "max_position_embeddings"):
+            self.require_whole(name)
         self.require_whole("recurrence_size", or_none=True)
         self.require_whole("stride")
         self.require_choice("direction", DIRECTIONS)

@@ -19,6 +19,7 @@ from transformers import (
 from transformers.models.bert import modeling_bert as bert
 
 from ...ops.recurrence import gated_recurrence
+from ...utils.damage import TellsDamage
 from .configuration_recurrent_bert import RecurrentBertConfig
 
 
@@ -97,7 +98,7 @@ class RecurrentBertLayer(bert.BertLayer):
         return self.output(self.recurrence(attended, padding), attended)
 
 
-class _Recurrent(bert.BertPreTrainedModel):
+class _Recurrent(TellsDamage, bert.BertPreTrainedModel):
     config_class = RecurrentBertConfig
     config: RecurrentBertConfig
     _supports_flex_attn = False

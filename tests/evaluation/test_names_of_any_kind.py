@@ -1,0 +1,63 @@
+"""What people call things goes into tables and pictures as it is written."""
+
+from __future__ import annotations
+
+import builtins
+from types import SimpleNamespace
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from onward.evaluation import memory_use, plots
+from onward.studies.reporting import Report, Table
+from onward.utils.markdown import markdown_table
+
+NAMES = [r"$\frac$", "$x_1$", r"a\$b$", "$", "|", "a|b\nc", "x_y^z{", "é ü ▁ 中"]
+
+
+def test_a_table_stays_a_table():
+    text = markdown_table(["model", "a|b"], [["one\ntwo", "1|2"], ["three\r\n", ""]], words=["model"])
+    assert text == "| model | a\\|b |\n| --- | ---: |\n| one two | 1\\|2 |\n| three |  |\n"
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_pictures_show_names_as_they_are(tmp_path):
+    figure = Figure(layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name in NAMES:
+        left.plot([1, 2], [1e-9, 1e9], label=name)
+    left.set_yscale("log")
+    left.set_title(NAMES[0])
+    left.set_xlabel(NAMES[1])
+    left.legend()
+    right.barh(range(len(NAMES)), range(len(NAMES)))
+    right.set_yticks(range(len(NAMES)), NAMES)
+    right.annotate(NAMES[0], (1, 1))
+    figure.legend(title=NAMES[0], loc="outside upper center")
+    plots.save(figure, tmp_path / "v1.5")
+    drawn = (tmp_path / "v1.5.svg").read_text(encoding="utf-8")
+    assert drawn.count(r">$\frac$<") >= 4 and ">$x_1$<" in drawn
+    assert r">$\mathdefault" not in drawn, "numbers of a logarithmic axis stay formulas"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["v1.5.png", "v1.5.svg"]
+    page = Report("title", "said", [Table("t", NAMES, [NAMES])], {"f": figure}).html({})
+    assert page.count(r">$\frac$<") >= 4
+
+
+def test_memory_is_measured_where_there_is_no_resource(monkeypatch):
+    real = builtins.__import__
+
+    def windows(name, *rest):
+        if name == "resource":
+            raise ModuleNotFoundError(name)
+        if name == "psutil":
+            return SimpleNamespace(Process=lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7)))
+        return real(name, *rest)
+
+    monkeypatch.setattr(memory_use, "_STATUS", memory_use.Path("no such file"))
+    monkeypatch.setattr(memory_use, "_CLEAR", memory_use.Path("no such folder/file"))
+    monkeypatch.setattr(memory_use, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(builtins, "__import__", windows)
+    with memory_use.peak_memory(torch.device("cpu")) as peak:
+        assert peak() == 0
+    assert "resource" not in vars(memory_use)
