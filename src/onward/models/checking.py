@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -54,17 +55,67 @@ def refuse_others(config: type, known: Collection[str], given: Mapping[str, Any]
             raise ValueError(f"{config.__name__} has no field {name!r} (given {given[name]!r}): {hint}")
 
 
+def own_fields(config: type) -> list[str]:
+    """The fields that a configuration declares itself, beside those that all of transformers' have."""
+    inherited = {f.name for f in fields(PreTrainedConfig)}
+    return [f.name for f in fields(config) if f.name not in inherited]
+
+
+def _is_known(config: type, name: str) -> bool:
+    declared = {f.name for f in fields(config)} | _WRITTEN_BY_TRANSFORMERS
+    return name in declared or name in GenerationConfig._get_default_generation_params() or name.startswith("_")
+
+
+def _refuse_nearly_ours(config: type, own: Collection[str], given: Mapping[str, Any]) -> None:
+    """Words that are not for us may pass through here, but not those that were plainly meant for us."""
+    for name in given:
+        if difflib.get_close_matches(name, own, n=1, cutoff=0.8):
+            refuse_others(config, own, {name: given[name]})
+
+
 class CheckedConfig:
-    """Beside PreTrainedConfig, which lets misspelt fields pass in silence."""
+    """Beside PreTrainedConfig, which lets misspelt fields pass in silence.
+
+    A person who makes a configuration is told of a field that it does not have. A file may hold more than we know:
+    what a user noted on a configuration, or what transformers writes there.
+    """
 
     def own_fields(self) -> list[str]:
-        inherited = {f.name for f in fields(PreTrainedConfig)}
-        return [f.name for f in fields(self) if f.name not in inherited]  # type: ignore[arg-type]
+        return own_fields(type(self))
 
-    def refuse_unknown(self, given: dict[str, Any]) -> None:
-        known = _WRITTEN_BY_TRANSFORMERS | set(GenerationConfig._get_default_generation_params())
-        unknown = {k: value for k, value in given.items() if k not in known and not k.startswith("_")}
-        refuse_others(type(self), self.own_fields(), unknown)
+    @classmethod
+    def refuse_unknown(cls, given: Mapping[str, Any]) -> None:
+        refuse_others(cls, own_fields(cls), {name: given[name] for name in given if not _is_known(cls, name)})
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """What a file holds; changes of declared fields are checked together with it."""
+        returns_unused = kwargs.pop("return_unused_kwargs", False)
+        own = own_fields(cls)
+        changes = {k: kwargs.pop(k) for k in list(kwargs) if k in own and not isinstance(kwargs[k], dict)}
+        added = {k: kwargs.pop(k, value) for k, value in config_dict.items() if not _is_known(cls, k)}
+        known = {k: value for k, value in config_dict.items() if k not in added}
+        # We write every field. A file that lacks one, and has one that is nearly called so, was changed by hand.
+        _refuse_nearly_ours(cls, [name for name in own if name not in known], added)
+        from_dict = cast(Any, super()).from_dict
+        config, unused = from_dict({**known, **changes}, return_unused_kwargs=True, **kwargs)
+        for name, value in added.items():
+            setattr(config, name, value)
+        if returns_unused:
+            return config, unused
+        _refuse_nearly_ours(cls, own, unused)
+        return config
+
+    @classmethod
+    def from_json_file(cls, json_file: str | os.PathLike) -> Any:
+        return cls.from_dict(cast(Any, cls)._dict_from_json_file(json_file))
+
+    def require_finite(self) -> None:
+        """Infinities and NaN are numbers to Python, and to no model."""
+        for name in self.own_fields():
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be a number, got {value!r}")
 
     def require_whole(self, name: str, or_none: bool = False) -> None:
         value = getattr(self, name)

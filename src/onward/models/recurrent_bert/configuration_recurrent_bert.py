@@ -75,7 +75,8 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
         given = config.to_dict()
         for name in ("model_type", "architectures", "transformers_version", "_name_or_path"):
             given.pop(name, None)
-        return cls(**{**given, **changes})
+        cls.refuse_unknown(changes)
+        return cls.from_dict({**given, **changes})
 
 
 def _as_large_as(intermediate_size: int) -> int:

@@ -82,6 +82,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             raise ValueError(
                 "this configuration names no backbone: use onward.add_recurrence(model, config) on a live model"
             )
+        config.hand_on_token_ids()
         super().__init__(config)
         self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
         self.carrier = CARRIERS[config.carrier](config)
@@ -89,6 +90,9 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         if self.bottleneck_checkpointing:
             self.backbone.gradient_checkpointing_disable()  # its layers would run again without the memory
         self._disabled = False
+        if self.can_generate():  # transformers looks for them beside the backbone, not in it
+            for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+                setattr(self.generation_config, name, getattr(config, name))
         self.post_init()
 
     # -- what transformers asks of a model

@@ -13,8 +13,10 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from ...pretrained import source_of
+from ..checking import own_fields
 
 ADDED = "recurrence.safetensors"
+_OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 
 
 class SavesWhatWasAdded(PreTrainedModel):
@@ -66,11 +68,18 @@ class SavesWhatWasAdded(PreTrainedModel):
             self.generation_config.save_pretrained(directory)
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Loads what `save_pretrained` wrote; refuses checkpoints that do not fit."""
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
+    ) -> Any:
+        """Loads what `save_pretrained` wrote, with any field of its configuration changed; refuses checkpoints that
+        do not fit."""
+        name = pretrained_model_name_or_path
         if config is None or isinstance(config, (str, os.PathLike)):
-            _refuse_foreign(config or name, cls.config_class)
-            config = cast(Any, cls.config_class).from_pretrained(config or name)
+            config_class = cast(Any, cls.config_class)
+            place = {word: kwargs[word] for word in _OF_THE_HUB if word in kwargs}
+            changes = {field: kwargs.pop(field) for field in own_fields(config_class) if field in kwargs}
+            _refuse_foreign(config or name, config_class, place)
+            config = config_class.from_pretrained(config or name, **place, **changes)
         if config.head is not None and config.head != cls.head:
             raise ValueError(
                 f"{name} holds a model with the head {config.head!r}, and {cls.__name__} is for {cls.head!r}: "
@@ -132,8 +141,8 @@ def fingerprint(backbone: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _refuse_foreign(name: Any, config_class: Any) -> None:
-    kind = config_class.get_config_dict(name)[0].get("model_type")
+def _refuse_foreign(name: Any, config_class: Any, place: dict[str, Any]) -> None:
+    kind = config_class.get_config_dict(name, **place)[0].get("model_type")
     if kind != config_class.model_type:
         raise ValueError(
             f"{name} holds {f'a model of the kind {kind!r}' if kind else 'no configuration'}, not one that onward "
