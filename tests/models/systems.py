@@ -32,7 +32,7 @@ BERT: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
 }
 NO_DROPOUT: dict[str, dict[str, Any]] = {
-    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "classifier_dropout": 0.0},
     "bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
 }
 REGRESSION, ONE, MANY = "regression", "single_label_classification", "multi_label_classification"

@@ -23,6 +23,19 @@ def may_look(x: Tensor) -> bool:
     return x.device.type == "cpu"
 
 
+VOCABULARY = "the vocabulary {} ids, from 0: use the ids of the model's tokenizer"
+
+
+def refuse_labels_outside(labels: Tensor, size: int, of_what: str = VOCABULARY) -> None:
+    if not may_look(labels):  # elsewhere the device itself complains
+        return
+    wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= size))]
+    if len(wrong):
+        raise ValueError(
+            f"labels has {int(wrong[0])}, and {of_what.format(size)}, and {IGNORED} for what is not to be scored"
+        )
+
+
 class _LanguageLoss(torch.autograd.Function):
     """Makes the gradients together with the loss, while the logits are at hand. No work is done twice: a loss has
     one gradient to be scaled, so that nothing more need be known."""
@@ -92,13 +105,7 @@ def language_loss(hidden: Tensor, weight: Tensor, labels: Tensor, factor: float 
 
     hidden: [M, d]; weight: [V, d]; labels: [M].
     """
-    if may_look(labels):  # elsewhere the device itself complains
-        wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= len(weight)))]
-        if len(wrong):
-            raise ValueError(
-                f"labels has {int(wrong[0])}, and the vocabulary {len(weight)} ids, from 0: use the ids of the model's "
-                f"tokenizer, and {IGNORED} for what is not to be scored"
-            )
+    refuse_labels_outside(labels, len(weight))
     return _LanguageLoss.apply(*_as_autocast_has_it(hidden, weight), labels, factor)
 
 

@@ -14,6 +14,7 @@ from transformers import GenerationMixin
 from ...ops.language_loss import IGNORED, language_loss
 from ..generation import GeneratesOnward
 from ..labels import next_labels
+from ..losses import share
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .inputs import check_labels, refuse
 from .modeling_block_recurrent import BlockRecurrentModel, BlockRecurrentOutput, BlockRecurrentPreTrainedModel
@@ -83,9 +84,7 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
 
     def _loss(self, hidden: Tensor, wanted: Tensor, count: Tensor | int | None) -> Tensor:
         total = language_loss(hidden.flatten(0, 1), self.lm_head.weight, wanted.flatten(), self._logit_factor)
-        if count is None:
-            count = (wanted != IGNORED).sum().clamp(min=1)
-        loss = total / count
+        loss = share(total, (wanted != IGNORED).sum(), count)
         if self.training and torch.distributed.is_initialized():
             # Processes wait for a gradient of every parameter, and a call without a whole block never asks the cell.
             # Those that are in parts (FSDP) their layers have seen to.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
@@ -13,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from ...state import WindowState
 from ..generation import GeneratesOnward
 from ..labels import next_labels
+from ..losses import exact, labelled_loss, share
 from .modeling_window_recurrent import ID_MASK, WindowRecurrentModel, answering, check_shape, collected_layers
 from .outputs import RecurrentOutput
 from .reading import Output, Round, pack, real_columns
@@ -21,14 +21,12 @@ from .reading import Output, Round, pack, real_columns
 class _LanguageModel(WindowRecurrentModel):
     """Language models: the loss is computed window by window, so that no one holds logits of the whole length."""
 
-    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
-
     def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
         def finish(hidden: Tensor, current: Round) -> Output:
             logits = self._head_logits(hidden, current.ids & ID_MASK)
             wanted = current.of_new_tokens(targets, -100)
-            scores = logits if logits.dtype == torch.float64 else logits.float()
-            loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten(), reduction="sum") / count
+            total = nn.functional.cross_entropy(exact(logits).flatten(0, 1), wanted.flatten(), reduction="sum")
+            loss = share(total, count, None)
             return {"loss": loss, "logits": logits} if keep_logits else {"loss": loss}
 
         return finish
@@ -54,7 +52,7 @@ class _LanguageModel(WindowRecurrentModel):
             if attention_mask is not None:
                 targets = targets.masked_fill(attention_mask == 0, -100)
             packed, _ = pack(targets, columns)
-            count = (targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+            count = (targets != -100).sum() if num_items_in_batch is None else num_items_in_batch
             keep_logits = not logits_to_keep and not (self.bottleneck_checkpointing and self.training)
             finish = self._finish_with_loss(packed, count, keep_logits)
         read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
@@ -138,6 +136,11 @@ class WindowRecurrentForMaskedLM(_LanguageModel):
 
     auto_class = AutoModelForMaskedLM
     head = "masked-lm"
+    scored_by = ("labels",)
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        """Of the backbone alone; windows are scored one by one."""
+        return labelled_loss(output.logits, given["labels"], num_items_in_batch)
 
     def forward(  # type: ignore[override]
         self,

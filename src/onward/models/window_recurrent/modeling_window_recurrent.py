@@ -21,6 +21,7 @@ from transformers.modeling_outputs import ModelOutput
 
 from ...state import WindowState
 from ..checking import checked_ids
+from ..losses import answer_loss, document_loss, labelled_loss
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .insertion import SUPPORTED, backbone_layers, signature_of
@@ -76,6 +77,8 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     _supports_sdpa = True
     auto_class: ClassVar[Any] = AutoModel
     head: ClassVar[str] = "model"
+    scored_by: ClassVar[tuple[str, ...]] = ()
+    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
 
     def __init__(self, config: WindowRecurrenceConfig, backbone: PreTrainedModel | None = None):
         if config.backbone is None:
@@ -314,20 +317,31 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         )
         whole, state = self._base_output(read, state)
         if self.backbone is self.backbone.base_model:
-            if labels is not None:
-                raise ValueError(f"{type(self).__name__} has no head, so that labels mean nothing to it")
             output = RecurrentOutput(**whole, state=state)
         else:
-            given = {
-                "attention_mask": attention_mask,
-                "labels": labels,
-                "start_positions": start_positions,
-                "end_positions": end_positions,
-            }
-            output = self._apply_head(whole, input_ids, {k: v for k, v in given.items() if v is not None})
+            given = {} if attention_mask is None else {"attention_mask": attention_mask}
+            output = self._apply_head(whole, input_ids, given)
             output.state = state
             output.hidden_states = whole.hidden_states
+        output = self._scored(output, labels, start_positions, end_positions, num_items_in_batch)
         return output if return_dict is not False else output.to_tuple()
+
+    def _scored(
+        self, output: Any, labels: Any, start_positions: Any, end_positions: Any, num_items_in_batch: Any
+    ) -> Any:
+        """The output with its loss. Heads of transformers make means, even where they are told of a larger batch."""
+        given = {"labels": labels, "start_positions": start_positions, "end_positions": end_positions}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given:
+            return output
+        if set(given) != set(self.scored_by):
+            wanted = " and ".join(self.scored_by) or "no labels"
+            raise ValueError(f"{type(self).__name__} is scored by {wanted}, got {' and '.join(given)}")
+        loss = self._with_every_parameter(self._loss(output, num_items_in_batch, **given))
+        return type(output)(**{**output, "loss": loss})
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        raise NotImplementedError
 
     def _default_prefix(self, prefix_length: Any) -> Any:
         return prefix_length
@@ -341,19 +355,24 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     def _apply_head(self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
         with answering(self.backbone.base_model, whole):
             head = self.backbone(input_ids=ids, return_dict=True, **given)
-        names = ("loss", "logits", "start_logits", "end_logits")
-        output = RecurrentOutput(**{name: getattr(head, name, None) for name in names})
-        output.loss = self._with_every_parameter(output.loss)
-        return output
+        names = ("logits", "start_logits", "end_logits")
+        return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
 
     def _plain(self, input_ids: Any, attention_mask: Any, labels: Any, given: dict, kwargs: dict) -> Any:
         """A call that goes straight to the backbone."""
         names = ("token_type_ids", "start_positions", "end_positions", "use_cache", "output_hidden_states")
         passed = {name: given.get(name) for name in (*names, "return_dict")} | {"labels": labels} | kwargs
+        count = given.get("num_items_in_batch")
+        if count is not None and self.scored_by:
+            passed |= {**dict.fromkeys(self.scored_by), "return_dict": True}
         passed = {name: value for name, value in passed.items() if value is not None}
         if given.get("state") is not None:
             raise ValueError("a state means nothing while recurrence is disabled")
-        return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **passed)
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **passed)
+        if count is None or not self.scored_by:
+            return output
+        scored = self._scored(output, labels, given.get("start_positions"), given.get("end_positions"), count)
+        return scored if given.get("return_dict") is not False else scored.to_tuple()
 
     def embed(
         self,
@@ -397,6 +416,10 @@ class WindowRecurrentForTokenClassification(WindowRecurrentModel):
 
     auto_class = AutoModelForTokenClassification
     head = "token-classification"
+    scored_by = ("labels",)
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        return labelled_loss(output.logits, given["labels"], num_items_in_batch)
 
 
 class WindowRecurrentForQuestionAnswering(WindowRecurrentModel):
@@ -404,6 +427,10 @@ class WindowRecurrentForQuestionAnswering(WindowRecurrentModel):
 
     auto_class = AutoModelForQuestionAnswering
     head = "question-answering"
+    scored_by = ("start_positions", "end_positions")
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        return answer_loss(output.start_logits, output.end_logits, num_items_in_batch=num_items_in_batch, **given)
 
 
 class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
@@ -415,6 +442,11 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
 
     auto_class = AutoModelForSequenceClassification
     head = "sequence-classification"
+    scored_by = ("labels",)
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        problem_type = self.config.problem_type or self.backbone.config.problem_type
+        return document_loss(output.logits, given["labels"], problem_type, num_items_in_batch)
 
     @property
     def _pools_first_tokens(self) -> bool:
