@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig
+
+from ..ops.language_loss import may_look, refuse_labels_outside
 
 # Names that transformers itself writes into a saved configuration, beside its declared fields.
 _WRITTEN_BY_TRANSFORMERS = {
@@ -29,7 +31,7 @@ _WRITTEN_BY_TRANSFORMERS = {
 }
 
 
-def checked_ids(input_ids: Tensor | None) -> Tensor:
+def checked_ids(input_ids: Tensor | None, vocab_size: int) -> Tensor:
     """[B, N], as every model reads them."""
     if not isinstance(input_ids, Tensor):
         raise TypeError(f"input_ids must be a tensor of token ids, got {type(input_ids).__name__}")
@@ -39,7 +41,74 @@ def checked_ids(input_ids: Tensor | None) -> Tensor:
         raise TypeError(f"input_ids must be whole numbers (torch.long), got {input_ids.dtype}")
     if input_ids.numel() == 0:
         raise ValueError(f"there is nothing to read: input_ids has the shape {tuple(input_ids.shape)}")
-    return input_ids.long()
+    refuse_ids_outside(input_ids, vocab_size)
+    input_ids = input_ids.long()
+    if may_look(input_ids):
+        return input_ids
+    # Elsewhere looking would stop the device's queue. Marked, they are found by the embedding, and no id, however
+    # large, can be taken for another.
+    return input_ids.masked_fill((input_ids < 0) | (input_ids >= vocab_size), -1)
+
+
+def refuse_ids_outside(ids: Tensor, size: int, name: str = "input_ids", what: str = "the vocabulary {} ids") -> None:
+    if not may_look(ids) or not ids.numel():  # elsewhere the device itself complains
+        return
+    low, high = (int(value) for value in torch.aminmax(ids))
+    if low < 0 or high >= size:
+        raise ValueError(
+            f"{name} has the id {low if low < 0 else high}, and {what.format(size)}, from 0: use the tokenizer that "
+            "the model was made for, or a config with a larger vocab_size"
+        )
+
+
+def checked_mask(attention_mask: Tensor, shape: Sequence[int]) -> Tensor:
+    """[B, N] bool: which tokens are real."""
+    if not isinstance(attention_mask, Tensor):
+        raise TypeError(f"attention_mask must be a tensor of 1 and 0, got {type(attention_mask).__name__}")
+    if tuple(attention_mask.shape) != tuple(shape):
+        raise ValueError(
+            f"attention_mask has the shape {tuple(attention_mask.shape)}, input_ids {tuple(shape)}: they must agree"
+        )
+    real = attention_mask.bool()
+    if attention_mask.dtype != torch.bool:
+        others = attention_mask[attention_mask != real]
+        if len(others):
+            raise ValueError(
+                f"attention_mask has {others[0].item()}: it must be 1 for each token, and 0 for padding; masks that "
+                "are added to scores are not there"
+            )
+    return real
+
+
+def check_labels(labels: Tensor, shape: Sequence[int], vocab_size: int) -> None:
+    """Of a language model: the ids of tokens, as many as there are tokens."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a tensor of token ids, got {type(labels).__name__}")
+    if labels.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"labels must be whole numbers (torch.long), got {labels.dtype}")
+    if tuple(labels.shape) != tuple(shape):
+        raise ValueError(f"labels have the shape {tuple(labels.shape)}, input_ids {tuple(shape)}: they must agree")
+    refuse_labels_outside(labels, vocab_size)
+
+
+def kept_columns(logits_to_keep: int | Tensor, length: int) -> slice | Tensor:
+    """Which tokens' logits are wanted: the last so many, 0 for all, or those in a list of columns."""
+    if isinstance(logits_to_keep, Tensor):
+        if logits_to_keep.dim() != 1 or logits_to_keep.is_floating_point() or logits_to_keep.dtype == torch.bool:
+            raise TypeError(
+                f"logits_to_keep must be a number or a list of columns (torch.long), got {logits_to_keep.dtype} "
+                f"{tuple(logits_to_keep.shape)}"
+            )
+        if may_look(logits_to_keep) and logits_to_keep.numel():
+            low, high = (int(value) for value in torch.aminmax(logits_to_keep))
+            if low < -length or high >= length:
+                raise ValueError(f"logits_to_keep has the column {low if low < -length else high} of {length}")
+        return logits_to_keep
+    if isinstance(logits_to_keep, bool) or not isinstance(logits_to_keep, int):
+        raise TypeError(f"logits_to_keep must be a number or a list of columns, got {logits_to_keep!r}")
+    if logits_to_keep < 0:
+        raise ValueError(f"logits_to_keep={logits_to_keep}: it is how many last logits are kept, or 0 for all")
+    return slice(-logits_to_keep, None)
 
 
 def is_number(value: Any) -> bool:

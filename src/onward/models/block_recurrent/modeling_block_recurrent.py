@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -14,13 +14,15 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
+from ...fingerprints import origin_of
 from ...ops.autocast import autocast_dtype
 from ...ops.rms_norm import RMSNorm
+from ..checking import checked_ids, checked_mask
 from .attention import SlidingAttention
 from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .gates import FixedGate, GateKernel
-from .inputs import check_embeddings, check_ids, check_mask, gathered, packing, refuse, scattered
+from .inputs import check_embeddings, check_form, gathered, packing, refuse, scattered
 from .layer import BlockRecurrentLayer
 from .layout import Layout, pieces, put_together
 from .state import BlockState, LayerState, Pairs
@@ -186,8 +188,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             raise ValueError("give either input_ids or inputs_embeds, and not both")
         if inputs_embeds is not None:
             return check_embeddings(inputs_embeds, self.config.hidden_size)
-        ids = check_ids(input_ids, self.config.vocab_size)
-        return self.embed_tokens(ids)
+        return self.embed_tokens(checked_ids(input_ids, self.config.vocab_size))
 
     def _begin(
         self,
@@ -210,13 +211,17 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             )
         elif state.batch_size != batch:
             raise ValueError(f"the state has {state.batch_size} rows, and the input {batch}: use state.select(rows)")
+        elif state.weights is not (origin := origin_of(self, self)):
+            origin.check(state.weights)
+            check_form(state, self.config)
+            state = replace(state, weights=origin)
         if starts_document is not None:
             state = state.reset(starts_document)
         if autocast_dtype(embedded.device.type) is None and state.dtypes != {embedded.dtype}:
             state = state.to(embedded.dtype)  # from another dtype, or from autocast
         columns, lengths = None, (count,) * batch
         if attention_mask is not None:
-            real = check_mask(attention_mask, (batch, count))
+            real = checked_mask(attention_mask, (batch, count))
             lengths = tuple(real.sum(1).tolist())
             if min(lengths) < count:
                 columns = packing(real, max(lengths))
@@ -232,7 +237,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             LayerState(nothing, None, nothing if number == c.memory_layer else None)
             for number in range(1, c.num_hidden_layers + 1)
         )
-        return BlockState(self.state_name, (0,) * like.shape[0], layers)
+        return BlockState(self.state_name, (0,) * like.shape[0], layers, origin_of(self, self))
 
     def _read(
         self, x: Tensor, layout: Layout, state: BlockState, keep_layers: bool
@@ -255,4 +260,4 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         x = self.norm(x)
         if keep_layers:
             collected[-1] = x
-        return x, BlockState(state.model, layout.after, tuple(after)), collected
+        return x, replace(state, tokens=layout.after, layers=tuple(after)), collected

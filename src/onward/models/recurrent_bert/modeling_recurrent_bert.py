@@ -21,6 +21,7 @@ from transformers import (
 from transformers.models.bert import modeling_bert as bert
 
 from ...ops.recurrence import gated_recurrence
+from ..checking import checked_mask, refuse_ids_outside
 from ..losses import answer_loss, document_loss, labelled_loss
 from .configuration_recurrent_bert import RecurrentBertConfig
 
@@ -146,8 +147,11 @@ class RecurrentBertModel(_Recurrent, bert.BertModel):
                     f"attention_mask has the shape {tuple(attention_mask.shape)}: a recurrent BERT needs [batch, "
                     "length], which tells it where there is padding"
                 )
-            if not bool(attention_mask.all()):
-                padding = attention_mask == 0
+            real = checked_mask(attention_mask, attention_mask.shape)
+            if not bool(real.all()):
+                padding = ~real
+        if input_ids is not None:
+            refuse_ids_outside(input_ids, self.config.vocab_size)
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return super().forward(*given, padding=padding, **kwargs)
 

@@ -19,19 +19,16 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
 from transformers.modeling_outputs import ModelOutput
 
+from ...fingerprints import origin_of
 from ...state import WindowState
-from ..checking import checked_ids
+from ..checking import checked_ids, refuse_ids_outside
 from ..losses import answer_loss, document_loss, labelled_loss
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .insertion import SUPPORTED, backbone_layers, signature_of
 from .outputs import Embeddings, RecurrentOutput
-from .reading import Output, Reader, Round
+from .reading import ID_MASK, TYPE_SHIFT, Output, Reader, Round
 from .saving import SavesWhatWasAdded
-
-# Token types travel with the ids, above any vocabulary.
-_TYPE_SHIFT = 40
-ID_MASK = (1 << _TYPE_SHIFT) - 1
 
 
 def check_shape(name: str, value: Tensor, input_ids: Tensor) -> None:
@@ -161,6 +158,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             truncate_after=config.truncate_after,
             takes_positions="position_ids" in signature_of(type(base).forward).parameters,
             name=self.state_name,
+            origin=origin_of(self, base, self.carrier),
         )
 
     @property
@@ -186,7 +184,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             raise TypeError(f"{type(self).__name__} takes no argument {', '.join(map(repr, given))}")
         if input_ids is None:
             raise ValueError("input_ids is missing")
-        return checked_ids(input_ids)
+        return checked_ids(input_ids, self.config.vocab_size)
 
     def _prefix(self, prefix_length: int | Sequence[int] | Tensor | None, batch: int) -> list[int] | None:
         if prefix_length is None:
@@ -217,11 +215,13 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         ids = input_ids
         if token_type_ids is not None:
             check_shape("token_type_ids", token_type_ids, ids)
-            ids = ids + (token_type_ids.long() << _TYPE_SHIFT)
+            types = getattr(self.config.backbone.get_text_config(), "type_vocab_size", None) or self.config.vocab_size
+            refuse_ids_outside(token_type_ids, types, "token_type_ids", "the backbone {} types")
+            ids = ids + (token_type_ids.long() << TYPE_SHIFT)
 
         def run(kwargs: dict[str, Any], current: Round) -> Output:
             if token_type_ids is not None:
-                kwargs = {**kwargs, "token_type_ids": current.ids >> _TYPE_SHIFT}
+                kwargs = {**kwargs, "token_type_ids": current.ids >> TYPE_SHIFT}
             if not self.config.causal:
                 # An encoder keeps no cache; some of them do not know the word.
                 kwargs = {name: value for name, value in kwargs.items() if name != "use_cache"}

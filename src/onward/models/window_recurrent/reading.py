@@ -23,9 +23,15 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ... import windows
+from ...fingerprints import Origin
 from ...state import OpenWindow, WindowState, where_rows
+from ..checking import checked_mask, refuse_ids_outside
 from .carriers import Carrier, Tensors
 from .insertion import Insertion, first_position, inserting
+
+# Token types travel with the ids, above any vocabulary.
+TYPE_SHIFT = 40
+ID_MASK = (1 << TYPE_SHIFT) - 1
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,7 @@ def real_columns(attention_mask: Tensor | None, shape: torch.Size) -> list[list[
     """Per row the columns that hold tokens; None when all do."""
     if attention_mask is None:
         return None
-    if attention_mask.shape != shape:
-        raise ValueError(
-            f"attention_mask has the shape {tuple(attention_mask.shape)}, input_ids {tuple(shape)}: they must agree"
-        )
-    marks = attention_mask.bool().tolist()
+    marks = checked_mask(attention_mask, shape).tolist()
     if all(all(row) for row in marks):
         return None
     return [[column for column, mark in enumerate(row) if mark] for row in marks]
@@ -139,13 +141,14 @@ class Reader:
         truncate_after: int | None,
         takes_positions: bool,
         name: str,
+        origin: Origin,
     ):
         self.base, self.layers, self.carrier = base, layers, carrier
         self.window, self.overlap, self.causal = window, overlap, causal
         self.pooled = window if pool_all else window - overlap
         self.truncate_after = truncate_after
         self.takes_positions = takes_positions
-        self.name = name
+        self.name, self.origin = name, origin
 
     def fresh(self, ids: Tensor) -> WindowState:
         """The state at the start of a document."""
@@ -156,6 +159,7 @@ class Reader:
             memory=self.carrier.empty(batch, like),
             has_memory=(False,) * batch,
             open=OpenWindow(ids=ids[:, :0], fill=(0,) * batch, cached=(0,) * batch),
+            weights=self.origin,
         )
 
     def check(self, state: WindowState, ids: Tensor) -> None:
@@ -168,12 +172,30 @@ class Reader:
             )
         if state.batch_size != ids.shape[0]:
             raise ValueError(f"the state has {state.batch_size} rows, the input {ids.shape[0]}")
+        if state.weights is not self.origin:
+            self.origin.check(state.weights)
+            self._check_form(state, ids)
         own = next(self.base.parameters()).dtype
         for tensor in state.memory:
             if tensor.is_floating_point() and tensor.dtype != own:
                 raise ValueError(
                     f"the state's memory is {tensor.dtype}, the model {own}: move it with state.to({own})"
                 )
+
+    def _check_form(self, state: WindowState, ids: Tensor) -> None:
+        """What a file said of itself may agree with itself, and not with this model."""
+        wanted = [tuple(t.shape) for t in self.fresh(ids).memory]
+        given = [tuple(t.shape) for t in state.memory]
+        if given != wanted:
+            raise ValueError(f"the state's memory has the shapes {given}, and this model's {wanted}: it is damaged")
+        for count in state.open.fill:
+            if count > self.window:
+                raise ValueError(f"the state's window holds {count} tokens, and this model's {self.window}")
+        if state.open.cache is not None and len(state.open.cache) != len(self.layers):
+            raise ValueError(f"the state's cache has {len(state.open.cache)} layers, this model {len(self.layers)}")
+        for held in (state.open.ids, state.prefix):
+            if held is not None:
+                refuse_ids_outside(held & ID_MASK, self.base.config.get_text_config().vocab_size, "the state")
 
     def read(
         self,
@@ -203,6 +225,7 @@ class Reader:
             state = self.fresh(ids)
         else:
             self.check(state, ids)
+            state = replace(state, weights=self.origin)
         if starts_document is not None:
             state = state.reset(starts_document)
         state = self._with_prefix(state, packed, lengths, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -12,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
+from ...fingerprints import Fingerprint
 from ...pretrained import source_of
+from ...utils.files import DamagedFile
 from ..checking import own_fields
 
 ADDED = "recurrence.safetensors"
@@ -58,7 +61,10 @@ class SavesWhatWasAdded(PreTrainedModel):
             )
         directory.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.contiguous() for name, tensor in self.carrier.state_dict().items()}
-        save_file(state, directory / ADDED, metadata={"format": "pt", "backbone": fingerprint(self.backbone)})
+        made_with = Fingerprint.of(self.backbone)
+        if made_with is None:
+            raise ValueError("the backbone's weights are not whole in this process: save the whole model instead")
+        save_file(state, directory / ADDED, metadata={"format": "pt", "backbone": json.dumps(made_with.as_json())})
         config.added_only, config.architectures = True, [type(self).__name__]
         try:
             config.save_pretrained(directory)
@@ -115,7 +121,7 @@ class SavesWhatWasAdded(PreTrainedModel):
         backbone = cls.auto_class.from_pretrained(source_of(config.backbone_name), **kwargs)
         with safe_open(path, "pt") as file:
             saved_with = (file.metadata() or {}).get("backbone")
-        if saved_with != fingerprint(backbone):
+        if saved_with is None or not _has_weights(backbone, saved_with, path):
             raise ValueError(
                 f"{path} was made with other weights than {config.backbone_name} has: its backbone was trained, or has "
                 "changed since; save the whole model, without added_only"
@@ -132,8 +138,18 @@ class SavesWhatWasAdded(PreTrainedModel):
         return model.eval()
 
 
-def fingerprint(backbone: nn.Module) -> str:
-    """Tells backbones apart by a few of each parameter's values, in single precision whatever they are kept in."""
+def _has_weights(backbone: nn.Module, saved_with: str, path: Path) -> bool:
+    """Whether a backbone is the one that a file was made with, in whatever precision it was loaded."""
+    if not saved_with.startswith("{"):
+        return saved_with == _digest_of_version_0_1(backbone)
+    try:
+        known, ours = Fingerprint.from_json(json.loads(saved_with)), Fingerprint.of(backbone)
+    except ValueError as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+    return ours is None or ours.agrees(known)
+
+
+def _digest_of_version_0_1(backbone: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in backbone.named_parameters():
         values = parameter.detach().flatten()[:8].float().cpu()
