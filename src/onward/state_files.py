@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -25,11 +27,20 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, 
         facts = {**facts, "weights": fingerprint.as_json()}
     unfinished = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        whole = {name: t.detach().contiguous() for name, t in tensors.items()}
-        save_file(whole, unfinished, metadata={"onward_state": json.dumps(facts)})
+        whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+        facts = json.loads(json.dumps(facts))  # as they will be read
+        save_file(whole, unfinished, metadata={"onward_state": json.dumps({**facts, "sha256": _digest(whole, facts)})})
         put_in_place(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _digest(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class StateFile:
@@ -52,7 +63,10 @@ class StateFile:
             raise ValueError(
                 f"{path} is the state of a {facts.get('kind', 'window')}-recurrent model, not of a {kind}-recurrent one"
             )
+        written = facts.pop("sha256", None)  # of version 0.1 there are files without one
         self._facts = facts
+        if written is not None and written != _digest(self.tensors, facts):
+            raise self.damaged("it does not hold what was written to it")
 
     def damaged(self, what: str) -> DamagedFile:
         return DamagedFile(f"{self.path} is a damaged state file: {what}")

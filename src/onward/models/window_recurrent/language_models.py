@@ -14,9 +14,10 @@ from ..checking import check_labels, kept_columns
 from ..generation import GeneratesOnward
 from ..labels import next_labels
 from ..losses import exact, labelled_loss, share
+from .fitting import ID_MASK
 from .modeling_window_recurrent import WindowRecurrentModel, answering, collected_layers
 from .outputs import RecurrentOutput
-from .reading import ID_MASK, Output, Round, pack, real_columns
+from .reading import Output, Round, pack, real_columns
 
 
 class _LanguageModel(WindowRecurrentModel):

@@ -25,9 +25,10 @@ from ..checking import checked_ids, refuse_ids_outside
 from ..losses import answer_loss, document_loss, labelled_loss
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
+from .fitting import ID_MASK, TYPE_SHIFT
 from .insertion import SUPPORTED, backbone_layers, signature_of
 from .outputs import Embeddings, RecurrentOutput
-from .reading import ID_MASK, TYPE_SHIFT, Output, Reader, Round
+from .reading import Output, Reader, Round
 from .saving import SavesWhatWasAdded
 
 

@@ -25,13 +25,10 @@ from transformers.cache_utils import DynamicLayer
 from ... import windows
 from ...fingerprints import Origin
 from ...state import OpenWindow, WindowState, where_rows
-from ..checking import checked_mask, refuse_ids_outside
+from ..checking import checked_mask
 from .carriers import Carrier, Tensors
+from .fitting import check_state
 from .insertion import Insertion, first_position, inserting
-
-# Token types travel with the ids, above any vocabulary.
-TYPE_SHIFT = 40
-ID_MASK = (1 << TYPE_SHIFT) - 1
 
 
 @dataclass(frozen=True)
@@ -162,41 +159,6 @@ class Reader:
             weights=self.origin,
         )
 
-    def check(self, state: WindowState, ids: Tensor) -> None:
-        if not isinstance(state, WindowState):
-            raise TypeError(f"state must be a WindowState from an earlier call, got {type(state).__name__}")
-        if state.model != self.name:
-            raise ValueError(
-                f"this state comes from another model ({state.model}), this one is {self.name}: a state can only "
-                "be continued by the model and configuration that made it"
-            )
-        if state.batch_size != ids.shape[0]:
-            raise ValueError(f"the state has {state.batch_size} rows, the input {ids.shape[0]}")
-        if state.weights is not self.origin:
-            self.origin.check(state.weights)
-            self._check_form(state, ids)
-        own = next(self.base.parameters()).dtype
-        for tensor in state.memory:
-            if tensor.is_floating_point() and tensor.dtype != own:
-                raise ValueError(
-                    f"the state's memory is {tensor.dtype}, the model {own}: move it with state.to({own})"
-                )
-
-    def _check_form(self, state: WindowState, ids: Tensor) -> None:
-        """What a file said of itself may agree with itself, and not with this model."""
-        wanted = [tuple(t.shape) for t in self.fresh(ids).memory]
-        given = [tuple(t.shape) for t in state.memory]
-        if given != wanted:
-            raise ValueError(f"the state's memory has the shapes {given}, and this model's {wanted}: it is damaged")
-        for count in state.open.fill:
-            if count > self.window:
-                raise ValueError(f"the state's window holds {count} tokens, and this model's {self.window}")
-        if state.open.cache is not None and len(state.open.cache) != len(self.layers):
-            raise ValueError(f"the state's cache has {len(state.open.cache)} layers, this model {len(self.layers)}")
-        for held in (state.open.ids, state.prefix):
-            if held is not None:
-                refuse_ids_outside(held & ID_MASK, self.base.config.get_text_config().vocab_size, "the state")
-
     def read(
         self,
         ids: Tensor,
@@ -224,7 +186,7 @@ class Reader:
         if state is None:
             state = self.fresh(ids)
         else:
-            self.check(state, ids)
+            check_state(state, ids, self)
             state = replace(state, weights=self.origin)
         if starts_document is not None:
             state = state.reset(starts_document)
