@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import math
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
@@ -70,7 +70,7 @@ def checked_mask(attention_mask: Tensor, shape: Sequence[int]) -> Tensor:
             f"attention_mask has the shape {tuple(attention_mask.shape)}, input_ids {tuple(shape)}: they must agree"
         )
     real = attention_mask.bool()
-    if attention_mask.dtype != torch.bool:
+    if attention_mask.dtype != torch.bool and not torch.compiler.is_compiling():
         others = attention_mask[attention_mask != real]
         if len(others):
             raise ValueError(
@@ -111,8 +111,18 @@ def kept_columns(logits_to_keep: int | Tensor, length: int) -> slice | Tensor:
     return slice(-logits_to_keep, None)
 
 
+def refuse_export(model: Any) -> None:
+    """How many windows or blocks there are hangs on the length of a text, and on where a state stands in it."""
+    if torch.compiler.is_exporting():
+        raise NotImplementedError(
+            f"torch.export of {type(model).__name__} is not there: it reads text of any length in a loop that hangs on "
+            "its state; call the model itself, or use torch.compile"
+        )
+
+
 def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Neither infinite nor NaN, nor a whole number beyond all that can be computed with."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def refuse_others(config: type, known: Collection[str], given: Mapping[str, Any]) -> None:
@@ -178,13 +188,6 @@ class CheckedConfig:
     @classmethod
     def from_json_file(cls, json_file: str | os.PathLike) -> Any:
         return cls.from_dict(cast(Any, cls)._dict_from_json_file(json_file))
-
-    def require_finite(self) -> None:
-        """Infinities and NaN are numbers to Python, and to no model."""
-        for name in self.own_fields():
-            value = getattr(self, name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{name} must be a number, got {value!r}")
 
     def require_whole(self, name: str, or_none: bool = False) -> None:
         value = getattr(self, name)

@@ -19,8 +19,9 @@ VANISHING = 80
 
 
 def may_look(x: Tensor) -> bool:
-    """Whether a look at values costs nothing; elsewhere it would stop the device's queue, for every piece."""
-    return x.device.type == "cpu"
+    """Whether a look at values costs nothing; elsewhere it would stop the device's queue, for every piece. While a
+    program is written down (torch.compile, torch.export) there are no values to look at."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 VOCABULARY = "the vocabulary {} ids, from 0: use the ids of the model's tokenizer"

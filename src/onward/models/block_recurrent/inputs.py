@@ -7,12 +7,14 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..checking import refuse_export
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .state import BlockState, Pairs
 
 
 def refuse(given: dict[str, Any], model: PreTrainedModel) -> None:
     """Arguments that would be ignored: none must pass in silence."""
+    refuse_export(model)
     for name, value in given.items():
         if value is None or value is False or name == "cache_position":
             continue

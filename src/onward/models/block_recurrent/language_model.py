@@ -71,6 +71,7 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
             starts_document=starts_document,
             inputs_embeds=inputs_embeds,
             output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
         hidden = read.last_hidden_state
         wanted = labels_to_predict(labels, shift_labels, attention_mask, hidden.shape[:2], self.config.vocab_size)
@@ -79,7 +80,8 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         if loss is None or not self.training:
             logits = self.lm_head(hidden[:, columns]) * self._logit_factor
         output = BlockRecurrentOutput(loss=loss, logits=logits, state=read.state, hidden_states=read.hidden_states)
-        return output if return_dict is not False else output.to_tuple()
+        wants_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if wants_dict else output.to_tuple()
 
     @property
     def _logit_factor(self) -> float:

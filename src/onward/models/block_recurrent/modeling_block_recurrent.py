@@ -141,11 +141,14 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         """Reads `input_ids` [B, N] of any length N on from `state`; `starts_document` [B] marks rows that begin a
         new document. Padding, at either side, is marked by 0 in `attention_mask` and never read."""
         refuse(kwargs, self)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        wants_dict = self.config.return_dict if return_dict is None else return_dict
         embedded = self._embedded(input_ids, inputs_embeds)
         layout, columns, state = self._begin(embedded, attention_mask, state, starts_document)
         if not any(layout.lengths):  # nothing but padding
             nothing = BlockRecurrentOutput(last_hidden_state=torch.zeros_like(embedded), state=state)
-            return nothing if return_dict is not False else nothing.to_tuple()
+            return nothing if wants_dict else nothing.to_tuple()
         packed = embedded if columns is None else gathered(embedded, columns)
         collected: list[list[Tensor]] = []
         parts = []
@@ -170,7 +173,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         output = BlockRecurrentOutput(
             last_hidden_state=whole[0], state=state, hidden_states=tuple(whole[1:]) if output_hidden_states else None
         )
-        return output if return_dict is not False else output.to_tuple()
+        return output if wants_dict else output.to_tuple()
 
     @staticmethod
     def _whole(parts: list[Tensor], cut: Any, count: int) -> Tensor:

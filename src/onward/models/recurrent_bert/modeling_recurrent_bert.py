@@ -148,7 +148,7 @@ class RecurrentBertModel(_Recurrent, bert.BertModel):
                     "length], which tells it where there is padding"
                 )
             real = checked_mask(attention_mask, attention_mask.shape)
-            if not bool(real.all()):
+            if torch.compiler.is_compiling() or not bool(real.all()):
                 padding = ~real
         if input_ids is not None:
             refuse_ids_outside(input_ids, self.config.vocab_size)

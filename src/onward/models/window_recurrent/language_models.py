@@ -119,9 +119,9 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
             starts_document=starts_document,
             prefix_length=prefix_length,
             use_cache=use_cache,
-            output_hidden_states=bool(output_hidden_states),
+            output_hidden_states=output_hidden_states,
         )
-        return output if return_dict is not False else output.to_tuple()
+        return self._returned(output, return_dict)
 
     # -- generation
 
@@ -174,6 +174,6 @@ class WindowRecurrentForMaskedLM(_LanguageModel):
             starts_document=starts_document,
             prefix_length=prefix_length,
             token_type_ids=token_type_ids,
-            output_hidden_states=bool(output_hidden_states),
+            output_hidden_states=output_hidden_states,
         )
-        return output if return_dict is not False else output.to_tuple()
+        return self._returned(output, return_dict)

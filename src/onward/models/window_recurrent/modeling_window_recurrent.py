@@ -21,7 +21,7 @@ from transformers.modeling_outputs import ModelOutput
 
 from ...fingerprints import origin_of
 from ...state import WindowState
-from ..checking import checked_ids, refuse_ids_outside
+from ..checking import checked_ids, refuse_export, refuse_ids_outside
 from ..losses import answer_loss, document_loss, labelled_loss
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
@@ -176,6 +176,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         )
 
     def _check_inputs(self, input_ids: Tensor | None, unknown: dict[str, Any]) -> Tensor:
+        refuse_export(self)
         given = {name: value for name, value in unknown.items() if value is not None and value is not False}
         if "inputs_embeds" in given:
             raise ValueError("windows are cut from token ids: pass input_ids instead of inputs_embeds")
@@ -207,12 +208,14 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         starts_document: Tensor | Sequence[bool] | None = None,
         prefix_length: int | Sequence[int] | Tensor | None = None,
         use_cache: bool | None = None,
-        output_hidden_states: bool = False,
+        output_hidden_states: bool | None = False,
         finish: Any = None,
         revise: int = 0,
     ) -> tuple[Output, WindowState]:
         """Hidden states of every token, or what `finish(hidden, round)` makes of each window's."""
         base = self.backbone.base_model
+        if output_hidden_states is None:  # on whichever of the two configurations it was set
+            output_hidden_states = self.config.output_hidden_states or self.backbone.config.output_hidden_states
         ids = input_ids
         if token_type_ids is not None:
             check_shape("token_type_ids", token_type_ids, ids)
@@ -314,7 +317,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             starts_document=starts_document,
             prefix_length=self._default_prefix(prefix_length),
             use_cache=use_cache,
-            output_hidden_states=bool(output_hidden_states),
+            output_hidden_states=output_hidden_states,
         )
         whole, state = self._base_output(read, state)
         if self.backbone is self.backbone.base_model:
@@ -325,7 +328,11 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             output.state = state
             output.hidden_states = whole.hidden_states
         output = self._scored(output, labels, start_positions, end_positions, num_items_in_batch)
-        return output if return_dict is not False else output.to_tuple()
+        return self._returned(output, return_dict)
+
+    def _returned(self, output: Any, return_dict: bool | None) -> Any:
+        wants_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if wants_dict else output.to_tuple()
 
     def _scored(
         self, output: Any, labels: Any, start_positions: Any, end_positions: Any, num_items_in_batch: Any
@@ -373,7 +380,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         if count is None or not self.scored_by:
             return output
         scored = self._scored(output, labels, given.get("start_positions"), given.get("end_positions"), count)
-        return scored if given.get("return_dict") is not False else scored.to_tuple()
+        return self._returned(scored, given.get("return_dict"))
 
     def embed(
         self,
