@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from .utils.files import whole_file
+from .fingerprints import Origin
+from .state_files import StateFile, save_tensors
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -75,36 +73,6 @@ class CarriedState:
         return marks
 
 
-def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    if not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: there is no folder {Path(path).absolute().parent}")
-    with whole_file(path) as unfinished:
-        save_file(
-            {name: t.detach().contiguous() for name, t in tensors.items()},
-            unfinished,
-            metadata={"onward_state": json.dumps(facts)},
-        )
-
-
-def load_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        with safe_open(path, "pt") as file:
-            facts = json.loads((file.metadata() or {}).get("onward_state", "null"))
-            # As copies: in a file tensors begin anywhere, and on some processors a product's last bit hangs on that.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a readable state file: {error}") from error
-    except json.JSONDecodeError:
-        facts = None
-    if not isinstance(facts, dict):
-        raise ValueError(f"{path} is a safetensors file, but not a state saved by onward")
-    if facts.get("kind", "window") != kind:
-        raise ValueError(
-            f"{path} is the state of a {facts.get('kind', 'window')}-recurrent model, not of a {kind}-recurrent one"
-        )
-    return tensors, facts
-
-
 @dataclass(frozen=True)
 class OpenWindow:
     """The window that more tokens may still join. Row r holds its last `fill[r]` columns of `ids`.
@@ -142,6 +110,7 @@ class WindowState(CarriedState):
     prefix: Tensor | None = None  # [B, P], aligned at the right: what every window of the row begins with
     prefix_fill: tuple[int, ...] = ()
     pooled: Tensor | None = None  # [B, k]: the largest of the windows' first vectors, for classification
+    weights: Origin | None = field(default=None, repr=False)  # that made it, where they are known
 
     @property
     def batch_size(self) -> int:
@@ -225,45 +194,56 @@ class WindowState(CarriedState):
             "fill": self.open.fill,
             "cached": self.open.cached,
         }
-        save_tensors(path, tensors, facts)
+        save_tensors(path, tensors, facts, self.weights)
 
     @classmethod
     def load(cls, path: str | Path) -> WindowState:
         """Reads what `save` wrote."""
-        tensors, facts = load_tensors(path, "window")
-
-        def numbered(prefix: str) -> tuple[Tensor, ...]:
-            names = sorted((n for n in tensors if n.startswith(prefix)), key=lambda n: int(n[len(prefix) :]))
-            return tuple(tensors[n] for n in names)
-
-        def pairs(prefix: str) -> dict[int, tuple[Tensor, Tensor]]:
-            layers = sorted({int(n[len(prefix) :].split(".")[0]) for n in tensors if n.startswith(prefix)})
-            return {i: (tensors[f"{prefix}{i}.key"], tensors[f"{prefix}{i}.value"]) for i in layers}
-
-        return cls(
-            model=facts["model"],
-            memory=numbered("memory."),
-            has_memory=tuple(facts["has_memory"]),
-            prefix=tensors.get("prefix"),
-            pooled=tensors.get("pooled"),
-            prefix_fill=tuple(facts["prefix_fill"]),
+        file = StateFile(path, "window")
+        has_memory = file.marks("has_memory")
+        rows = len(has_memory)
+        fill, cached = file.numbers("fill", rows), file.numbers("cached", rows)
+        prefix_fill = file.numbers("prefix_fill")
+        if len(prefix_fill) not in (0, rows):
+            raise file.damaged(f"prefix_fill has {len(prefix_fill)} values for {rows} rows")
+        if any(slots not in (0, held) for slots, held in zip(cached, fill, strict=True)):
+            raise file.damaged(f"cached={cached} holds other tokens than fill={fill}")
+        prefix = file.take("prefix", (rows, None), of_ids=True) if prefix_fill else None
+        if prefix is not None and prefix.shape[1] < max(prefix_fill, default=0):
+            raise file.damaged(f"prefix_fill={prefix_fill} is more than the {prefix.shape[1]} tokens of prefix")
+        slots = max(cached, default=0)
+        cache: list[tuple[Tensor, Tensor]] = []
+        while slots and file.has(f"open.cache.{len(cache)}."):
+            names = (f"open.cache.{len(cache)}.{part}" for part in ("key", "value"))
+            key, value = (file.take(name, (rows, None, slots, None)) for name in names)
+            cache.append((key, value))
+        if slots and not cache:
+            raise file.damaged(f"cached={cached} without a cache")
+        state = cls(
+            model=file.text("model"),
+            memory=file.numbered("memory.", rows),
+            has_memory=has_memory,
+            prefix=prefix,
+            pooled=file.take("pooled", (rows, None)) if file.has("pooled") else None,
+            prefix_fill=prefix_fill,
+            weights=file.weights(),
             open=OpenWindow(
-                ids=tensors["open.ids"],
-                fill=tuple(facts["fill"]),
-                cached=tuple(facts["cached"]),
-                cache=tuple(pairs("open.cache.").values()) or None,
-                summary=numbered("open.summary.") or None,
-                inserted=pairs("open.inserted.") or None,
+                ids=file.take("open.ids", (rows, max(fill, default=0)), of_ids=True),
+                fill=fill,
+                cached=cached,
+                cache=tuple(cache) or None,
+                summary=file.numbered("open.summary.", rows) or None,
+                inserted=file.pairs("open.inserted.", rows) or None,
             ),
         )
+        file.refuse_more()
+        return state
 
 
 __all__ = [
     "CarriedState",
     "OpenWindow",
     "WindowState",
-    "load_tensors",
     "map_tensors",
-    "save_tensors",
     "where_rows",
 ]

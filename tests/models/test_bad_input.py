@@ -137,7 +137,8 @@ def test_a_text_no_longer_than_a_window_is_read_as_the_backbone_reads_it(
         torch.testing.assert_close(model(ids).logits, model.backbone(ids).logits, rtol=0, atol=1e-5)
 
 
-def test_bad_input_leaves_the_backbone_as_it_was(decoder: Any) -> None:
+def test_bad_input_leaves_the_backbone_as_it_was(decoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder.config.backbone, "vocab_size", VOCABULARY + 1)  # so that the backbone itself fails
     with pytest.raises(IndexError), torch.no_grad():
         decoder(torch.full((1, 9), VOCABULARY))
     assert decoder.backbone.config._attn_implementation in ("sdpa", "eager")

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from onward import BlockRecurrentForCausalLM, BlockState, WindowState
+from onward import BlockState, WindowState
 
 OPTIONS = ["one state", "two recurrent layers", "memory and states", "memory and feedback", "blocks of one token"]
 SOME = ["Slide:12L", "Rec:lstm:dual", "Feedback:fixed:skip", "memory and states", "two recurrent layers"]
@@ -302,12 +302,10 @@ def test_a_state_of_another_configuration_is_refused_with_both_named(
         assert model.state_name in str(error.value) and foreign.state_name in str(error.value)
 
 
-def test_a_state_of_the_same_configuration_fits_other_weights_and_the_bare_model() -> None:
+def test_a_state_fits_the_bare_model_too() -> None:
     model = build("Rec:fixed:skip")
     state = state_of(model, [11])
     assert model.model(tokens(1, 3), state=state).state.tokens == (14,)
-    other = BlockRecurrentForCausalLM(model.config).double()
-    assert other(tokens(1, 3), state=state).state.tokens == (14,)
 
 
 def test_a_state_of_other_rows_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from itertools import cycle
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -105,7 +106,8 @@ class TestFamily:
         with pytest.raises(TypeError):  # a failed call must leave nothing behind
             model(tokens(2, 14), no_such_argument=1)
         model(tokens(2, 14))
-        with pytest.raises(IndexError):
+        # So that the backbone itself fails, inside of a window.
+        with pytest.raises(IndexError), patch.object(model.config.backbone.get_text_config(), "vocab_size", 2000):
             model(tokens(2, 14) + 1000)
         expected = original(ids, attention_mask=mask, labels=ids, output_hidden_states=True)
         with pytest.raises(KeyError), model.recurrence_disabled():

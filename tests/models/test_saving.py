@@ -10,6 +10,7 @@ import torch
 from families import FAMILIES, VARIANTS, backbone, language_head, recurrent, tokens
 from helpers import moved
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -21,6 +22,7 @@ from transformers import (
 )
 
 from onward import WindowRecurrenceConfig, add_recurrence
+from onward.models.window_recurrent.saving import _digest_of_version_0_1
 
 AUTO = {
     "model": AutoModel,
@@ -190,6 +192,22 @@ def test_only_what_was_added_is_not_enough_for_a_trained_backbone(tmp_path):
     model.save_pretrained(tmp_path / "added", added_only=True)
     with pytest.raises(ValueError, match="save the whole model"):
         AutoModelForCausalLM.from_pretrained(tmp_path / "added")
+
+
+def test_what_was_added_is_loaded_in_another_precision_and_from_older_files(tmp_path):
+    backbone("gpt2").float().save_pretrained(tmp_path / "backbone")
+    model = add_recurrence(AutoModelForCausalLM.from_pretrained(tmp_path / "backbone"), window=5)
+    model.save_pretrained(tmp_path / "added", added_only=True)
+    half = AutoModelForCausalLM.from_pretrained(tmp_path / "added", dtype=torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    file = tmp_path / "added" / "recurrence.safetensors"
+    for digest, fits in ((_digest_of_version_0_1(model.backbone), True), ("0" * 64, False), ("{", False)):
+        save_file(load_file(file), file, metadata={"format": "pt", "backbone": digest})
+        if fits:
+            assert_same_model(model.eval(), AutoModelForCausalLM.from_pretrained(tmp_path / "added"))
+        else:
+            with pytest.raises(ValueError, match="save the whole model|recurrence.safetensors is damaged"):
+                AutoModelForCausalLM.from_pretrained(tmp_path / "added")
 
 
 def test_a_backbone_without_a_name_must_be_saved_whole(tmp_path):

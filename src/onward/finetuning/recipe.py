@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..models.checking import is_number
 from ..training.recipe import require_number
 from .tasks import Task
 
@@ -56,5 +57,5 @@ class FinetuningRecipe:
 
 
 def check_learning_rate(rate: float) -> None:
-    if not isinstance(rate, (int, float)) or isinstance(rate, bool) or not 0 < rate < float("inf"):
+    if not is_number(rate) or rate <= 0:
         raise ValueError(f"learning_rate={rate!r}: it must be a number above 0, such as 2e-5")

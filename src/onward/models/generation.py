@@ -13,6 +13,7 @@ _NO_WAY_BACK = "a state that has read tokens cannot forget them again"
 _OWN_CACHE = "the state is the cache, and of constant size"
 REFUSED = {
     "assistant_model": _NO_WAY_BACK,
+    "is_assistant": f"this model cannot be another one's assistant, as {_NO_WAY_BACK}",
     "prompt_lookup_num_tokens": _NO_WAY_BACK,
     "cache_implementation": _OWN_CACHE,
     "past_key_values": "pass what an earlier call has left as `state`",
@@ -21,6 +22,8 @@ REFUSED = {
     "output_attentions": "no map of attention is ever whole in memory",
 }
 """What transformers can do with a cache that grows."""
+_OF_THE_LOOP = ("labels", "next_sequence_length")
+"""What is no argument of a single call."""
 
 
 class GeneratesOnward(GenerationMixin):
@@ -47,23 +50,28 @@ class GeneratesOnward(GenerationMixin):
         attention_mask: Tensor | None = None,
         state: CarriedState | None = None,
         is_first_iteration: bool = False,
-        use_cache: bool | None = True,
         logits_to_keep: int = 1,
-        next_sequence_length: int | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
+        """What the next call is given: the tokens that are not yet in the state, and all else as it came."""
         # Everything before the last token is in the state, unless there is none yet.
         if not is_first_iteration:
             input_ids, attention_mask = input_ids[:, -1:], None
         elif attention_mask is not None:
-            attention_mask = attention_mask[:, -input_ids.shape[1] :]
+            given = kwargs.get("inputs_embeds")
+            attention_mask = attention_mask[:, -(input_ids if given is None else given).shape[1] :]
             if not bool(attention_mask[:, -1].all()):
                 raise ValueError(
                     "a prompt is padded at the right, where generation is to go on: pad at the left "
                     "(tokenizer.padding_side = 'left')"
                 )
-        return {
-            "input_ids": input_ids,
+        if kwargs.get("token_type_ids") is not None:
+            kwargs["token_type_ids"] = kwargs["token_type_ids"][:, -input_ids.shape[1] :]
+        embedded = kwargs.pop("inputs_embeds", None)
+        if embedded is not None and is_first_iteration:  # a prompt without ids; later tokens have them
+            kwargs["inputs_embeds"] = embedded
+        return {name: value for name, value in kwargs.items() if name not in _OF_THE_LOOP} | {
+            "input_ids": None if "inputs_embeds" in kwargs else input_ids,
             "attention_mask": attention_mask,
             "state": state,
             "use_cache": True,

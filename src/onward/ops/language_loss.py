@@ -19,8 +19,22 @@ VANISHING = 80
 
 
 def may_look(x: Tensor) -> bool:
-    """Whether a look at values costs nothing; elsewhere it would stop the device's queue, for every piece."""
-    return x.device.type == "cpu"
+    """Whether a look at values costs nothing; elsewhere it would stop the device's queue, for every piece. While a
+    program is written down (torch.compile, torch.export) there are no values to look at."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+VOCABULARY = "the vocabulary {} ids, from 0: use the ids of the model's tokenizer"
+
+
+def refuse_labels_outside(labels: Tensor, size: int, of_what: str = VOCABULARY) -> None:
+    if not may_look(labels):  # elsewhere the device itself complains
+        return
+    wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= size))]
+    if len(wrong):
+        raise ValueError(
+            f"labels has {int(wrong[0])}, and {of_what.format(size)}, and {IGNORED} for what is not to be scored"
+        )
 
 
 class _LanguageLoss(torch.autograd.Function):
@@ -92,13 +106,7 @@ def language_loss(hidden: Tensor, weight: Tensor, labels: Tensor, factor: float 
 
     hidden: [M, d]; weight: [V, d]; labels: [M].
     """
-    if may_look(labels):  # elsewhere the device itself complains
-        wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= len(weight)))]
-        if len(wrong):
-            raise ValueError(
-                f"labels has {int(wrong[0])}, and the vocabulary {len(weight)} ids, from 0: use the ids of the model's "
-                f"tokenizer, and {IGNORED} for what is not to be scored"
-            )
+    refuse_labels_outside(labels, len(weight))
     return _LanguageLoss.apply(*_as_autocast_has_it(hidden, weight), labels, factor)
 
 

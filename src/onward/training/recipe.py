@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ..models.checking import is_number
+
 OPTIMIZERS = ("adamw", "adafactor")
 # transformers' names; its "inverse_sqrt" is another, so that ours is made in optimizers.py.
 SCHEDULES = {
@@ -223,8 +225,7 @@ def require_number(
     value = getattr(owner, name)
     if or_none and value is None:
         return
-    kinds = (int,) if whole else (int, float)
-    fits = isinstance(value, kinds) and not isinstance(value, bool)
+    fits = is_number(value) and (isinstance(value, int) or not whole)
     fits = fits and (above is None or value > above) and (at_least is None or value >= at_least)
     if not fits:
         kind = "a whole number" if whole else "a number"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..checking import checked_ids
+from ..checking import refuse_export
+from .configuration_block_recurrent import BlockRecurrentConfig
+from .state import BlockState, Pairs
 
 
 def refuse(given: dict[str, Any], model: PreTrainedModel) -> None:
     """Arguments that would be ignored: none must pass in silence."""
+    refuse_export(model)
     for name, value in given.items():
         if value is None or value is False or name == "cache_position":
             continue
@@ -23,17 +25,36 @@ def refuse(given: dict[str, Any], model: PreTrainedModel) -> None:
         raise TypeError(f"{type(model).__name__} takes no argument {name!r}")
 
 
-def check_ids(input_ids: Tensor | None, vocab_size: int) -> Tensor:
-    input_ids = checked_ids(input_ids)
-    if input_ids.device.type == "cpu":  # elsewhere looking would stop the queue, and the device itself complains
-        low, high = torch.aminmax(input_ids)
-        if low < 0 or high >= vocab_size:
-            wrong = int(low) if low < 0 else int(high)
+def check_form(state: BlockState, config: BlockRecurrentConfig) -> None:
+    """What a file said of itself may agree with itself, and not with this model."""
+    if len(state.layers) != config.num_hidden_layers:
+        raise ValueError(f"the state has {len(state.layers)} layers, this model {config.num_hidden_layers}")
+    longest, window = max(state.tokens, default=0), config.window
+    between = not any(n % window for n in state.tokens)
+    heads = (config.num_attention_heads, config.head_dim)
+
+    def check(pairs: Pairs | None, held: int, most: int, what: str) -> None:
+        if pairs is None:
+            raise ValueError(f"the state has no {what}, which this model reads: it is damaged")
+        _, count, columns, width = pairs.keys.shape
+        if (count, width) != heads or not held <= columns <= most:
             raise ValueError(
-                f"input_ids has the id {wrong}, and the vocabulary {vocab_size} ids, from 0: use the tokenizer that "
-                "the model was made for, or a config with a larger vocab_size"
+                f"the state's {what} has the shape {tuple(pairs.keys.shape)}; after {longest} tokens this model has "
+                f"{heads[0]} heads of {heads[1]}, and {held} to {most} columns"
             )
-    return input_ids
+
+    for number, layer in enumerate(state.layers, start=1):
+        check(layer.recent, min(longest, window), window, f"window of layer {number}")
+        if number == config.memory_layer:
+            check(layer.memory, min(longest // window * window, config.memory_size), config.memory_size, "memory")
+        if number in config.recurrent_layers and longest:
+            wanted = (config.num_states, config.hidden_size)
+            if layer.cell is None or layer.cell.vectors.shape[1:] != wanted:
+                raise ValueError(f"the state has no {wanted[0]} vectors of {wanted[1]} at layer {number}: damaged")
+            if layer.cell.opened is None and not between:
+                raise ValueError(f"the state stands inside a block that layer {number} has not opened: it is damaged")
+            if layer.cell.opened is not None and layer.cell.opened.keys.shape[1::2] != heads:
+                raise ValueError(f"the states of layer {number} have other heads than {heads[0]} of {heads[1]}")
 
 
 def check_embeddings(inputs_embeds: Tensor, width: int) -> Tensor:
@@ -43,26 +64,6 @@ def check_embeddings(inputs_embeds: Tensor, width: int) -> Tensor:
     if len(shape) != 3 or shape[2] != width or 0 in shape:
         raise ValueError(f"inputs_embeds must have the shape [batch, length, {width}], neither of them 0, got {shape}")
     return inputs_embeds
-
-
-def check_mask(attention_mask: Tensor, shape: tuple[int, int]) -> Tensor:
-    """[B, N] bool: which tokens are real."""
-    if not isinstance(attention_mask, Tensor):
-        raise TypeError(f"attention_mask must be a tensor of 1 and 0, got {type(attention_mask).__name__}")
-    if attention_mask.shape != shape:
-        raise ValueError(
-            f"attention_mask has the shape {tuple(attention_mask.shape)}, the input {shape}: they must agree"
-        )
-    return attention_mask.bool()
-
-
-def check_labels(labels: Tensor, shape: torch.Size) -> None:
-    if not isinstance(labels, Tensor):
-        raise TypeError(f"labels must be a tensor of token ids, got {type(labels).__name__}")
-    if labels.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"labels must be whole numbers (torch.long), got {labels.dtype}")
-    if labels.shape != shape:
-        raise ValueError(f"labels have the shape {tuple(labels.shape)}, the input {tuple(shape)}: they must agree")
 
 
 def packing(real: Tensor, width: int) -> Tensor:

@@ -12,10 +12,12 @@ from torch.distributed.tensor import DTensor
 from transformers import GenerationMixin
 
 from ...ops.language_loss import IGNORED, language_loss
+from ..checking import check_labels, kept_columns
 from ..generation import GeneratesOnward
 from ..labels import next_labels
+from ..losses import share
 from .configuration_block_recurrent import BlockRecurrentConfig
-from .inputs import check_labels, refuse
+from .inputs import refuse
 from .modeling_block_recurrent import BlockRecurrentModel, BlockRecurrentOutput, BlockRecurrentPreTrainedModel
 from .state import BlockState
 
@@ -45,7 +47,7 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         starts_document: Tensor | Sequence[bool] | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -60,6 +62,8 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         """
         shift_labels = kwargs.pop("shift_labels", None)  # unnamed, or Trainer would take it for one of its labels
         refuse(kwargs, self)
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        columns = kept_columns(logits_to_keep, given.shape[1] if isinstance(given, Tensor) and given.dim() > 1 else 0)
         read = self.model(
             input_ids,
             attention_mask,
@@ -67,15 +71,17 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
             starts_document=starts_document,
             inputs_embeds=inputs_embeds,
             output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
         hidden = read.last_hidden_state
-        wanted = labels_to_predict(labels, shift_labels, attention_mask, hidden.shape[:2])
+        wanted = labels_to_predict(labels, shift_labels, attention_mask, hidden.shape[:2], self.config.vocab_size)
         loss = None if wanted is None else self._loss(hidden, wanted, num_items_in_batch)
         logits = None
         if loss is None or not self.training:
-            logits = self.lm_head(hidden[:, -logits_to_keep:]) * self._logit_factor
+            logits = self.lm_head(hidden[:, columns]) * self._logit_factor
         output = BlockRecurrentOutput(loss=loss, logits=logits, state=read.state, hidden_states=read.hidden_states)
-        return output if return_dict is not False else output.to_tuple()
+        wants_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if wants_dict else output.to_tuple()
 
     @property
     def _logit_factor(self) -> float:
@@ -83,9 +89,7 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
 
     def _loss(self, hidden: Tensor, wanted: Tensor, count: Tensor | int | None) -> Tensor:
         total = language_loss(hidden.flatten(0, 1), self.lm_head.weight, wanted.flatten(), self._logit_factor)
-        if count is None:
-            count = (wanted != IGNORED).sum().clamp(min=1)
-        loss = total / count
+        loss = share(total, (wanted != IGNORED).sum(), count)
         if self.training and torch.distributed.is_initialized():
             # Processes wait for a gradient of every parameter, and a call without a whole block never asks the cell.
             # Those that are in parts (FSDP) their layers have seen to.
@@ -95,13 +99,13 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
 
 
 def labels_to_predict(
-    labels: Tensor | None, shift_labels: Tensor | None, mask: Tensor | None, shape: torch.Size
+    labels: Tensor | None, shift_labels: Tensor | None, mask: Tensor | None, shape: torch.Size, vocab_size: int
 ) -> Tensor | None:
     """For each token the one it is to predict, [B, N]."""
     given = labels if shift_labels is None else shift_labels
     if given is None:
         return None
-    check_labels(given, shape)
+    check_labels(given, shape, vocab_size)
     if shift_labels is None:
         return next_labels(given, mask)
     return shift_labels.long() if mask is None else shift_labels.long().masked_fill(mask == 0, IGNORED)

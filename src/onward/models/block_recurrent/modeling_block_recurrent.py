@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -14,14 +14,16 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
+from ...fingerprints import origin_of
 from ...ops.autocast import autocast_dtype
 from ...ops.rms_norm import RMSNorm
 from ...utils.damage import TellsDamage
+from ..checking import checked_ids, checked_mask
 from .attention import SlidingAttention
 from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .gates import FixedGate, GateKernel, cut_normal
-from .inputs import check_embeddings, check_ids, check_mask, gathered, packing, refuse, scattered
+from .inputs import check_embeddings, check_form, gathered, packing, refuse, scattered
 from .layer import BlockRecurrentLayer
 from .layout import Layout, pieces, put_together
 from .state import BlockState, LayerState, Pairs
@@ -139,11 +141,14 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         """Reads `input_ids` [B, N] of any length N on from `state`; `starts_document` [B] marks rows that begin a
         new document. Padding, at either side, is marked by 0 in `attention_mask` and never read."""
         refuse(kwargs, self)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        wants_dict = self.config.return_dict if return_dict is None else return_dict
         embedded = self._embedded(input_ids, inputs_embeds)
         layout, columns, state = self._begin(embedded, attention_mask, state, starts_document)
         if not any(layout.lengths):  # nothing but padding
             nothing = BlockRecurrentOutput(last_hidden_state=torch.zeros_like(embedded), state=state)
-            return nothing if return_dict is not False else nothing.to_tuple()
+            return nothing if wants_dict else nothing.to_tuple()
         packed = embedded if columns is None else gathered(embedded, columns)
         collected: list[list[Tensor]] = []
         parts = []
@@ -168,7 +173,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         output = BlockRecurrentOutput(
             last_hidden_state=whole[0], state=state, hidden_states=tuple(whole[1:]) if output_hidden_states else None
         )
-        return output if return_dict is not False else output.to_tuple()
+        return output if wants_dict else output.to_tuple()
 
     @staticmethod
     def _whole(parts: list[Tensor], cut: Any, count: int) -> Tensor:
@@ -186,8 +191,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             raise ValueError("give either input_ids or inputs_embeds, and not both")
         if inputs_embeds is not None:
             return check_embeddings(inputs_embeds, self.config.hidden_size)
-        ids = check_ids(input_ids, self.config.vocab_size)
-        return self.embed_tokens(ids)
+        return self.embed_tokens(checked_ids(input_ids, self.config.vocab_size))
 
     def _begin(
         self,
@@ -210,13 +214,17 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             )
         elif state.batch_size != batch:
             raise ValueError(f"the state has {state.batch_size} rows, and the input {batch}: use state.select(rows)")
+        elif state.weights is not (origin := origin_of(self, self)):
+            origin.check(state.weights)
+            check_form(state, self.config)
+            state = replace(state, weights=origin)
         if starts_document is not None:
             state = state.reset(starts_document)
         if autocast_dtype(embedded.device.type) is None and state.dtypes != {embedded.dtype}:
             state = state.to(embedded.dtype)  # from another dtype, or from autocast
         columns, lengths = None, (count,) * batch
         if attention_mask is not None:
-            real = check_mask(attention_mask, (batch, count))
+            real = checked_mask(attention_mask, (batch, count))
             lengths = tuple(real.sum(1).tolist())
             if min(lengths) < count:
                 columns = packing(real, max(lengths))
@@ -232,7 +240,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             LayerState(nothing, None, nothing if number == c.memory_layer else None)
             for number in range(1, c.num_hidden_layers + 1)
         )
-        return BlockState(self.state_name, (0,) * like.shape[0], layers)
+        return BlockState(self.state_name, (0,) * like.shape[0], layers, origin_of(self, self))
 
     def _read(
         self, x: Tensor, layout: Layout, state: BlockState, keep_layers: bool
@@ -255,4 +263,4 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         x = self.norm(x)
         if keep_layers:
             collected[-1] = x
-        return x, BlockState(state.model, layout.after, tuple(after)), collected
+        return x, replace(state, tokens=layout.after, layers=tuple(after)), collected

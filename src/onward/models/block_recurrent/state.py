@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...state import CarriedState, load_tensors, map_tensors, save_tensors
+from ...fingerprints import Origin
+from ...state import CarriedState, map_tensors
+from ...state_files import StateFile, save_tensors
 
 
 class Opened(NamedTuple):
@@ -54,6 +56,7 @@ class BlockState(CarriedState):
     model: str  # which model it belongs to
     tokens: tuple[int, ...]
     layers: tuple[LayerState, ...]
+    weights: Origin | None = None  # that made it, where they are known
 
     @property
     def batch_size(self) -> int:
@@ -94,31 +97,32 @@ class BlockState(CarriedState):
         if len(models) != 1:
             given = f"of different models ({'; '.join(models)})" if models else "of no state at all"
             raise ValueError(f"only states of one model can be joined, and these are {given}")
+        weights = next((state.weights for state in states if state.weights is not None), None)
+        for state in states:
+            if weights is not None:
+                weights.check(state.weights)
         widest = [_columns(layers) for layers in zip(*(state.layers for state in states), strict=True)]
         layers = (
             tuple(_widened(layer, sizes) for layer, sizes in zip(state.layers, widest, strict=True)) for state in states
         )
         sizes = [state.batch_size for state in states]
         joined = tuple(_join(parts, sizes) for parts in zip(*layers, strict=True))
-        return BlockState(states[0].model, tuple(n for state in states for n in state.tokens), joined)
+        return BlockState(states[0].model, tuple(n for state in states for n in state.tokens), joined, weights)
 
     def save(self, path: str | Path) -> None:
         """Writes the state to a .safetensors file."""
         tensors = dict(_named(self.layers))
         facts = {"kind": "block", "model": self.model, "tokens": self.tokens, "layers": len(self.layers)}
-        save_tensors(path, tensors, facts)
+        save_tensors(path, tensors, facts, self.weights)
 
     @classmethod
     def load(cls, path: str | Path) -> BlockState:
         """Reads what `save` wrote."""
-        tensors, facts = load_tensors(path, "block")
-        try:
-            layers = tuple(_rebuilt(LayerState, tensors, f"{i}.") for i in range(facts["layers"]))
-            state = cls(facts["model"], tuple(facts["tokens"]), layers)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path} is a damaged state file: {error} is missing or wrong") from error
-        if set(tensors) != {name for name, _ in _named(state.layers)}:
-            raise ValueError(f"{path} is a damaged state file: it has other tensors than the state it describes")
+        file = StateFile(path, "block")
+        tokens = file.numbers("tokens")
+        layers = tuple(_layer(file, f"{i}.", len(tokens)) for i in range(file.number("layers")))
+        state = cls(file.text("model"), tokens, layers, file.weights())
+        file.refuse_more()
         return state
 
 
@@ -127,10 +131,6 @@ def _as_mask(marks: Sequence[bool], like: Tensor) -> Tensor:
 
 
 # -- nests of named tuples as flat names, "3.cell.opened.keys"
-
-_PARTS: dict[str, type] = {"recent": Pairs, "cell": CellState, "memory": Pairs, "opened": Opened}
-_OPTIONAL = ("cell", "memory", "opened")
-
 
 def _named(value: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
@@ -141,16 +141,23 @@ def _named(value: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _named(item, f"{prefix}{name}.")
 
 
-def _rebuilt(kind: Any, tensors: dict[str, Tensor], prefix: str) -> Any:
-    def part(name: str) -> Any:
-        within = f"{prefix}{name}."
-        if name not in _PARTS:
-            return tensors[within[:-1]]
-        if name in _OPTIONAL and not any(each.startswith(within) for each in tensors):
-            return None
-        return _rebuilt(_PARTS[name], tensors, within)
+def _layer(file: StateFile, prefix: str, rows: int) -> LayerState:
+    """A layer's part of a file, its tensors checked against each other."""
 
-    return kind(*map(part, kind._fields))
+    def pairs(name: str) -> Pairs:
+        keys = file.take(f"{prefix}{name}.keys", (rows, None, None, None))
+        return Pairs(keys, file.take(f"{prefix}{name}.values", keys.shape))
+
+    def opened(states: int) -> Opened:
+        keys = file.take(f"{prefix}cell.opened.keys", (rows, None, states, None))
+        others = {name: keys.shape for name in Opened._fields[1:]} | {"weight_before": keys.shape[:3]}
+        return Opened(keys, *(file.take(f"{prefix}cell.opened.{name}", shape) for name, shape in others.items()))
+
+    recent, cell = pairs("recent"), None
+    if file.has(f"{prefix}cell."):
+        vectors = file.take(f"{prefix}cell.vectors", (rows, None, None))
+        cell = CellState(vectors, opened(vectors.shape[1]) if file.has(f"{prefix}cell.opened.") else None)
+    return LayerState(recent, cell, pairs("memory") if file.has(f"{prefix}memory.") else None)
 
 
 def _join(parts: Sequence[Any], sizes: Sequence[int]) -> Any:

@@ -7,8 +7,15 @@ from typing import Any
 from transformers import AutoConfig, BertConfig, PreTrainedConfig
 
 from ...ops.recurrence import ACTIVATIONS
-from ..checking import CheckedConfig
+from ..checking import CheckedConfig, is_number
 
+# What cannot be computed with is refused here, and not in a kernel of torch. A norm needs a little more than 0.
+NUMBERS = (
+    ("hidden_dropout_prob", 0, 1),
+    ("attention_probs_dropout_prob", 0, 1),
+    ("initializer_range", 0, 1e6),
+    ("layer_norm_eps", 1e-38, 1),
+)
 DIRECTIONS = ("forward", "bidirectional", "alternating")
 
 
@@ -38,6 +45,17 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
             self.require_whole(name)
         self.require_whole("recurrence_size", or_none=True)
         self.require_whole("stride")
+        for name, least, most in NUMBERS:
+            value = getattr(self, name)
+            if not is_number(value) or not least <= value <= most:
+                raise ValueError(f"{name} must be a number from {least} to {most}, got {value!r}")
+        if self.classifier_dropout is not None and not (
+            is_number(self.classifier_dropout) and 0 <= self.classifier_dropout <= 1
+        ):
+            raise ValueError(f"classifier_dropout must be None or a share from 0 to 1, got {self.classifier_dropout!r}")
+        self.require_whole("vocab_size")
+        if self.pad_token_id is not None and self.pad_token_id not in range(self.vocab_size):
+            raise ValueError(f"pad_token_id={self.pad_token_id!r} is no id of a vocabulary of {self.vocab_size}")
         self.require_choice("direction", DIRECTIONS)
         self.require_choice("activation", tuple(ACTIVATIONS))
         if self.recurrence_size is None:
@@ -76,7 +94,8 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
         given = config.to_dict()
         for name in ("model_type", "architectures", "transformers_version", "_name_or_path"):
             given.pop(name, None)
-        return cls(**{**given, **changes})
+        cls.refuse_unknown(changes)
+        return cls.from_dict({**given, **changes})
 
 
 def _as_large_as(intermediate_size: int) -> int:

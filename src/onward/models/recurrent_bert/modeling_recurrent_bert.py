@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +22,8 @@ from transformers.models.bert import modeling_bert as bert
 
 from ...ops.recurrence import gated_recurrence
 from ...utils.damage import TellsDamage
+from ..checking import checked_mask, refuse_ids_outside
+from ..losses import answer_loss, document_loss, labelled_loss
 from .configuration_recurrent_bert import RecurrentBertConfig
 
 
@@ -102,8 +106,7 @@ class _Recurrent(TellsDamage, bert.BertPreTrainedModel):
     config_class = RecurrentBertConfig
     config: RecurrentBertConfig
     _supports_flex_attn = False
-    # Losses are means, so Trainer is to take the mean of a step's batches. Of BERT's own it believes otherwise.
-    accepts_loss_kwargs = False
+    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
     _no_split_modules = ["BertEmbeddings", "RecurrentBertLayer"]
 
 
@@ -145,8 +148,11 @@ class RecurrentBertModel(_Recurrent, bert.BertModel):
                     f"attention_mask has the shape {tuple(attention_mask.shape)}: a recurrent BERT needs [batch, "
                     "length], which tells it where there is padding"
                 )
-            if not bool(attention_mask.all()):
-                padding = attention_mask == 0
+            real = checked_mask(attention_mask, attention_mask.shape)
+            if torch.compiler.is_compiling() or not bool(real.all()):
+                padding = ~real
+        if input_ids is not None:
+            refuse_ids_outside(input_ids, self.config.vocab_size)
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return super().forward(*given, padding=padding, **kwargs)
 
@@ -163,24 +169,61 @@ class _WithHead(_Recurrent):
         self.post_init()
 
 
+def _scored(forward: Any, loss: Callable[..., Tensor], *names: str) -> Any:
+    """BERT's own forward but for the loss: BERT makes means, even where it is told of a larger batch."""
+    arguments = inspect.signature(forward)
+
+    @functools.wraps(forward)  # Trainer reads its signature
+    def scored(self: Any, *args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+        given = arguments.bind(self, *args, **kwargs)
+        labels = [given.arguments.pop(name, None) for name in names]
+        return_dict = kwargs.get("return_dict", self.config.return_dict)
+        output = forward(*given.args, **{**given.kwargs, "return_dict": True})
+        if any(each is not None for each in labels):
+            for name, each in zip(names, labels, strict=True):
+                if each is None:
+                    raise ValueError(f"{type(self).__name__} is scored by {' and '.join(names)}, and {name} is missing")
+            output = type(output)(**{**output, "loss": loss(self.config, output, num_items_in_batch, *labels)})
+        return output if return_dict is not False else output.to_tuple()
+
+    return scored
+
+
+def _labelled(config: RecurrentBertConfig, output: Any, count: Any, labels: Tensor) -> Tensor:
+    return labelled_loss(output.logits, labels, count)
+
+
+def _of_documents(config: RecurrentBertConfig, output: Any, count: Any, labels: Tensor) -> Tensor:
+    return document_loss(output.logits, labels, config.problem_type, count)
+
+
+def _of_answers(config: RecurrentBertConfig, output: Any, count: Any, starts: Tensor, ends: Tensor) -> Tensor:
+    return answer_loss(output.start_logits, output.end_logits, starts, ends, count)
+
+
 class RecurrentBertForMaskedLM(_WithHead, bert.BertForMaskedLM):
     auto_class = AutoModelForMaskedLM
+    forward = _scored(bert.BertForMaskedLM.forward, _labelled, "labels")
 
 
 class RecurrentBertForSequenceClassification(_WithHead, bert.BertForSequenceClassification):
     auto_class = AutoModelForSequenceClassification
+    forward = _scored(bert.BertForSequenceClassification.forward, _of_documents, "labels")
 
 
 class RecurrentBertForTokenClassification(_WithHead, bert.BertForTokenClassification):
     auto_class = AutoModelForTokenClassification
+    forward = _scored(bert.BertForTokenClassification.forward, _labelled, "labels")
 
 
 class RecurrentBertForQuestionAnswering(_WithHead, bert.BertForQuestionAnswering):
     auto_class = AutoModelForQuestionAnswering
+    forward = _scored(bert.BertForQuestionAnswering.forward, _of_answers, "start_positions", "end_positions")
 
 
 class RecurrentBertForMultipleChoice(_WithHead, bert.BertForMultipleChoice):
     auto_class = AutoModelForMultipleChoice
+    forward = _scored(bert.BertForMultipleChoice.forward, _labelled, "labels")
 
 
 MODELS = (

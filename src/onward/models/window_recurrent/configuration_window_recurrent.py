@@ -19,6 +19,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "encoder": {"residual": False, "window": 512, "pooled_layers": "last", "hidden": ["width", "width"]},
 }
 
+TOKEN_IDS = tuple(f"{token}_token_id" for token in ("bos", "eos", "pad", "sep", "cls", "mask", "unk"))
+
 
 class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     """What to carry from window to window, and where to insert it.
@@ -77,8 +79,11 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     causal: bool | None = None
 
     def __post_init__(self, **kwargs: Any):
+        token_ids = {name: kwargs.pop(name) for name in TOKEN_IDS if name in kwargs}
         self.refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
+        for name, value in token_ids.items():
+            setattr(self, name, value)
         self.hidden = list(self.hidden) if isinstance(self.hidden, (list, tuple)) else [self.hidden]
         self.history = list(self.history) if isinstance(self.history, tuple) else self.history
         self._check()
@@ -265,3 +270,31 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     @property
     def max_position_embeddings(self) -> int:
         return self._of_backbone("max_position_embeddings")
+
+    def hand_on_token_ids(self) -> None:
+        """Gives the backbone the special tokens that were named before there was one."""
+        for name in TOKEN_IDS:
+            if self.backbone is not None and name in self.__dict__:
+                setattr(self, name, self.__dict__.pop(name))
+
+
+def _token_id(name: str) -> property:
+    """The backbone's configuration alone has a special token, as its heads look for it there. Whoever sets it on
+    ours (Trainer does, from the tokenizer) sets it there."""
+
+    def read(config: WindowRecurrenceConfig) -> Any:
+        if name in config.__dict__ or config.backbone is None:
+            return config.__dict__.get(name)
+        return getattr(config.backbone.get_text_config(), name, None)
+
+    def write(config: WindowRecurrenceConfig, value: Any) -> None:
+        if config.backbone is None:
+            config.__dict__[name] = value
+        else:
+            setattr(config.backbone.get_text_config(), name, value)
+
+    return property(read, write)
+
+
+for _name in TOKEN_IDS:
+    setattr(WindowRecurrenceConfig, _name, _token_id(_name))

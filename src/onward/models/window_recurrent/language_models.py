@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
 
 from ...state import WindowState
+from ..checking import check_labels, kept_columns
 from ..generation import GeneratesOnward
 from ..labels import next_labels
-from .modeling_window_recurrent import ID_MASK, WindowRecurrentModel, answering, check_shape, collected_layers
+from ..losses import exact, labelled_loss, share
+from .fitting import ID_MASK
+from .modeling_window_recurrent import WindowRecurrentModel, answering, collected_layers
 from .outputs import RecurrentOutput
 from .reading import Output, Round, pack, real_columns
 
@@ -21,14 +23,12 @@ from .reading import Output, Round, pack, real_columns
 class _LanguageModel(WindowRecurrentModel):
     """Language models: the loss is computed window by window, so that no one holds logits of the whole length."""
 
-    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
-
     def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
         def finish(hidden: Tensor, current: Round) -> Output:
             logits = self._head_logits(hidden, current.ids & ID_MASK)
             wanted = current.of_new_tokens(targets, -100)
-            scores = logits if logits.dtype == torch.float64 else logits.float()
-            loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten(), reduction="sum") / count
+            total = nn.functional.cross_entropy(exact(logits).flatten(0, 1), wanted.flatten(), reduction="sum")
+            loss = share(total, count, None)
             return {"loss": loss, "logits": logits} if keep_logits else {"loss": loss}
 
         return finish
@@ -44,25 +44,26 @@ class _LanguageModel(WindowRecurrentModel):
         targets: Tensor | None,
         attention_mask: Tensor | None,
         num_items_in_batch: Tensor | int | None,
-        logits_to_keep: int,
+        logits_to_keep: int | Tensor,
         **reading: Any,
     ) -> RecurrentOutput:
         finish = None
+        kept = kept_columns(logits_to_keep, input_ids.shape[1])
         if targets is not None:
-            check_shape("labels", targets, input_ids)
+            check_labels(targets, input_ids.shape, self.config.vocab_size)
             columns = real_columns(attention_mask, input_ids.shape)
             if attention_mask is not None:
                 targets = targets.masked_fill(attention_mask == 0, -100)
             packed, _ = pack(targets, columns)
-            count = (targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-            keep_logits = not logits_to_keep and not (self.bottleneck_checkpointing and self.training)
+            count = (targets != -100).sum() if num_items_in_batch is None else num_items_in_batch
+            keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
+            keep_logits = keeps_all and not (self.bottleneck_checkpointing and self.training)
             finish = self._finish_with_loss(packed, count, keep_logits)
         read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
         logits, loss = read.get("logits"), read.get("loss")
         loss = self._with_every_parameter(loss)
         if targets is None:
-            hidden = read["last_hidden_state"][:, -logits_to_keep:]
-            logits = self._head_logits(hidden, input_ids[:, -logits_to_keep:])
+            logits = self._head_logits(read["last_hidden_state"][:, kept], input_ids[:, kept])
         return RecurrentOutput(loss=loss, logits=logits, state=state, hidden_states=collected_layers(read))
 
 
@@ -81,7 +82,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         starts_document: Tensor | Sequence[bool] | None = None,
         prefix_length: int | Sequence[int] | Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -97,14 +98,15 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         shift_labels = kwargs.pop("shift_labels", None)  # unnamed, or Trainer would take it for one of its labels
         if self._disabled:
             given = locals()
-            extra = {"shift_labels": shift_labels, "logits_to_keep": logits_to_keep or None}
+            wants_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
+            extra = {"shift_labels": shift_labels, "logits_to_keep": None if wants_all else logits_to_keep}
             extra["num_items_in_batch"] = num_items_in_batch
             return self._plain(
                 input_ids, attention_mask, labels, given, {k: v for k, v in extra.items() if v is not None} | kwargs
             )
         input_ids = self._check_inputs(input_ids, kwargs)
         if labels is not None and shift_labels is None:
-            check_shape("labels", labels, input_ids)
+            check_labels(labels, input_ids.shape, self.config.vocab_size)
             # Padding may stand between a token and the next; the label is the next real one.
             shift_labels = next_labels(labels, attention_mask)
         output = self._language_forward(
@@ -117,9 +119,9 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
             starts_document=starts_document,
             prefix_length=prefix_length,
             use_cache=use_cache,
-            output_hidden_states=bool(output_hidden_states),
+            output_hidden_states=output_hidden_states,
         )
-        return output if return_dict is not False else output.to_tuple()
+        return self._returned(output, return_dict)
 
     # -- generation
 
@@ -138,6 +140,11 @@ class WindowRecurrentForMaskedLM(_LanguageModel):
 
     auto_class = AutoModelForMaskedLM
     head = "masked-lm"
+    scored_by = ("labels",)
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        """Of the backbone alone; windows are scored one by one."""
+        return labelled_loss(output.logits, given["labels"], num_items_in_batch)
 
     def forward(  # type: ignore[override]
         self,
@@ -167,6 +174,6 @@ class WindowRecurrentForMaskedLM(_LanguageModel):
             starts_document=starts_document,
             prefix_length=prefix_length,
             token_type_ids=token_type_ids,
-            output_hidden_states=bool(output_hidden_states),
+            output_hidden_states=output_hidden_states,
         )
-        return output if return_dict is not False else output.to_tuple()
+        return self._returned(output, return_dict)

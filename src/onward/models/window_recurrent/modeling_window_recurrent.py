@@ -19,18 +19,17 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
 from transformers.modeling_outputs import ModelOutput
 
+from ...fingerprints import origin_of
 from ...state import WindowState
-from ..checking import checked_ids
+from ..checking import checked_ids, refuse_export, refuse_ids_outside
+from ..losses import answer_loss, document_loss, labelled_loss
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
+from .fitting import ID_MASK, TYPE_SHIFT
 from .insertion import SUPPORTED, backbone_layers, signature_of
 from .outputs import Embeddings, RecurrentOutput
 from .reading import Output, Reader, Round
 from .saving import SavesWhatWasAdded
-
-# Token types travel with the ids, above any vocabulary.
-_TYPE_SHIFT = 40
-ID_MASK = (1 << _TYPE_SHIFT) - 1
 
 
 def check_shape(name: str, value: Tensor, input_ids: Tensor) -> None:
@@ -76,12 +75,15 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     _supports_sdpa = True
     auto_class: ClassVar[Any] = AutoModel
     head: ClassVar[str] = "model"
+    scored_by: ClassVar[tuple[str, ...]] = ()
+    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
 
     def __init__(self, config: WindowRecurrenceConfig, backbone: PreTrainedModel | None = None):
         if config.backbone is None:
             raise ValueError(
                 "this configuration names no backbone: use onward.add_recurrence(model, config) on a live model"
             )
+        config.hand_on_token_ids()
         super().__init__(config)
         self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
         self.carrier = CARRIERS[config.carrier](config)
@@ -89,6 +91,9 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         if self.bottleneck_checkpointing:
             self.backbone.gradient_checkpointing_disable()  # its layers would run again without the memory
         self._disabled = False
+        if self.can_generate():  # transformers looks for them beside the backbone, not in it
+            for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+                setattr(self.generation_config, name, getattr(config, name))
         self.post_init()
 
     # -- what transformers asks of a model
@@ -154,6 +159,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             truncate_after=config.truncate_after,
             takes_positions="position_ids" in signature_of(type(base).forward).parameters,
             name=self.state_name,
+            origin=origin_of(self, base, self.carrier),
         )
 
     @property
@@ -170,6 +176,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         )
 
     def _check_inputs(self, input_ids: Tensor | None, unknown: dict[str, Any]) -> Tensor:
+        refuse_export(self)
         given = {name: value for name, value in unknown.items() if value is not None and value is not False}
         if "inputs_embeds" in given:
             raise ValueError("windows are cut from token ids: pass input_ids instead of inputs_embeds")
@@ -179,7 +186,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             raise TypeError(f"{type(self).__name__} takes no argument {', '.join(map(repr, given))}")
         if input_ids is None:
             raise ValueError("input_ids is missing")
-        return checked_ids(input_ids)
+        return checked_ids(input_ids, self.config.vocab_size)
 
     def _prefix(self, prefix_length: int | Sequence[int] | Tensor | None, batch: int) -> list[int] | None:
         if prefix_length is None:
@@ -201,20 +208,24 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         starts_document: Tensor | Sequence[bool] | None = None,
         prefix_length: int | Sequence[int] | Tensor | None = None,
         use_cache: bool | None = None,
-        output_hidden_states: bool = False,
+        output_hidden_states: bool | None = False,
         finish: Any = None,
         revise: int = 0,
     ) -> tuple[Output, WindowState]:
         """Hidden states of every token, or what `finish(hidden, round)` makes of each window's."""
         base = self.backbone.base_model
+        if output_hidden_states is None:  # on whichever of the two configurations it was set
+            output_hidden_states = self.config.output_hidden_states or self.backbone.config.output_hidden_states
         ids = input_ids
         if token_type_ids is not None:
             check_shape("token_type_ids", token_type_ids, ids)
-            ids = ids + (token_type_ids.long() << _TYPE_SHIFT)
+            types = getattr(self.config.backbone.get_text_config(), "type_vocab_size", None) or self.config.vocab_size
+            refuse_ids_outside(token_type_ids, types, "token_type_ids", "the backbone {} types")
+            ids = ids + (token_type_ids.long() << TYPE_SHIFT)
 
         def run(kwargs: dict[str, Any], current: Round) -> Output:
             if token_type_ids is not None:
-                kwargs = {**kwargs, "token_type_ids": current.ids >> _TYPE_SHIFT}
+                kwargs = {**kwargs, "token_type_ids": current.ids >> TYPE_SHIFT}
             if not self.config.causal:
                 # An encoder keeps no cache; some of them do not know the word.
                 kwargs = {name: value for name, value in kwargs.items() if name != "use_cache"}
@@ -306,24 +317,39 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             starts_document=starts_document,
             prefix_length=self._default_prefix(prefix_length),
             use_cache=use_cache,
-            output_hidden_states=bool(output_hidden_states),
+            output_hidden_states=output_hidden_states,
         )
         whole, state = self._base_output(read, state)
         if self.backbone is self.backbone.base_model:
-            if labels is not None:
-                raise ValueError(f"{type(self).__name__} has no head, so that labels mean nothing to it")
             output = RecurrentOutput(**whole, state=state)
         else:
-            given = {
-                "attention_mask": attention_mask,
-                "labels": labels,
-                "start_positions": start_positions,
-                "end_positions": end_positions,
-            }
-            output = self._apply_head(whole, input_ids, {k: v for k, v in given.items() if v is not None})
+            given = {} if attention_mask is None else {"attention_mask": attention_mask}
+            output = self._apply_head(whole, input_ids, given)
             output.state = state
             output.hidden_states = whole.hidden_states
-        return output if return_dict is not False else output.to_tuple()
+        output = self._scored(output, labels, start_positions, end_positions, num_items_in_batch)
+        return self._returned(output, return_dict)
+
+    def _returned(self, output: Any, return_dict: bool | None) -> Any:
+        wants_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if wants_dict else output.to_tuple()
+
+    def _scored(
+        self, output: Any, labels: Any, start_positions: Any, end_positions: Any, num_items_in_batch: Any
+    ) -> Any:
+        """The output with its loss. Heads of transformers make means, even where they are told of a larger batch."""
+        given = {"labels": labels, "start_positions": start_positions, "end_positions": end_positions}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given:
+            return output
+        if set(given) != set(self.scored_by):
+            wanted = " and ".join(self.scored_by) or "no labels"
+            raise ValueError(f"{type(self).__name__} is scored by {wanted}, got {' and '.join(given)}")
+        loss = self._with_every_parameter(self._loss(output, num_items_in_batch, **given))
+        return type(output)(**{**output, "loss": loss})
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        raise NotImplementedError
 
     def _default_prefix(self, prefix_length: Any) -> Any:
         return prefix_length
@@ -337,19 +363,24 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     def _apply_head(self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
         with answering(self.backbone.base_model, whole):
             head = self.backbone(input_ids=ids, return_dict=True, **given)
-        names = ("loss", "logits", "start_logits", "end_logits")
-        output = RecurrentOutput(**{name: getattr(head, name, None) for name in names})
-        output.loss = self._with_every_parameter(output.loss)
-        return output
+        names = ("logits", "start_logits", "end_logits")
+        return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
 
     def _plain(self, input_ids: Any, attention_mask: Any, labels: Any, given: dict, kwargs: dict) -> Any:
         """A call that goes straight to the backbone."""
         names = ("token_type_ids", "start_positions", "end_positions", "use_cache", "output_hidden_states")
         passed = {name: given.get(name) for name in (*names, "return_dict")} | {"labels": labels} | kwargs
+        count = given.get("num_items_in_batch")
+        if count is not None and self.scored_by:
+            passed |= {**dict.fromkeys(self.scored_by), "return_dict": True}
         passed = {name: value for name, value in passed.items() if value is not None}
         if given.get("state") is not None:
             raise ValueError("a state means nothing while recurrence is disabled")
-        return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **passed)
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **passed)
+        if count is None or not self.scored_by:
+            return output
+        scored = self._scored(output, labels, given.get("start_positions"), given.get("end_positions"), count)
+        return self._returned(scored, given.get("return_dict"))
 
     def embed(
         self,
@@ -393,6 +424,10 @@ class WindowRecurrentForTokenClassification(WindowRecurrentModel):
 
     auto_class = AutoModelForTokenClassification
     head = "token-classification"
+    scored_by = ("labels",)
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        return labelled_loss(output.logits, given["labels"], num_items_in_batch)
 
 
 class WindowRecurrentForQuestionAnswering(WindowRecurrentModel):
@@ -400,6 +435,10 @@ class WindowRecurrentForQuestionAnswering(WindowRecurrentModel):
 
     auto_class = AutoModelForQuestionAnswering
     head = "question-answering"
+    scored_by = ("start_positions", "end_positions")
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        return answer_loss(output.start_logits, output.end_logits, num_items_in_batch=num_items_in_batch, **given)
 
 
 class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
@@ -411,6 +450,11 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
 
     auto_class = AutoModelForSequenceClassification
     head = "sequence-classification"
+    scored_by = ("labels",)
+
+    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
+        problem_type = self.config.problem_type or self.backbone.config.problem_type
+        return document_loss(output.logits, given["labels"], problem_type, num_items_in_batch)
 
     @property
     def _pools_first_tokens(self) -> bool:

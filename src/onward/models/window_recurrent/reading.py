@@ -23,8 +23,11 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ... import windows
+from ...fingerprints import Origin
 from ...state import OpenWindow, WindowState, where_rows
+from ..checking import checked_mask
 from .carriers import Carrier, Tensors
+from .fitting import check_state
 from .insertion import Insertion, first_position, inserting
 
 
@@ -65,11 +68,7 @@ def real_columns(attention_mask: Tensor | None, shape: torch.Size) -> list[list[
     """Per row the columns that hold tokens; None when all do."""
     if attention_mask is None:
         return None
-    if attention_mask.shape != shape:
-        raise ValueError(
-            f"attention_mask has the shape {tuple(attention_mask.shape)}, input_ids {tuple(shape)}: they must agree"
-        )
-    marks = attention_mask.bool().tolist()
+    marks = checked_mask(attention_mask, shape).tolist()
     if all(all(row) for row in marks):
         return None
     return [[column for column, mark in enumerate(row) if mark] for row in marks]
@@ -139,13 +138,14 @@ class Reader:
         truncate_after: int | None,
         takes_positions: bool,
         name: str,
+        origin: Origin,
     ):
         self.base, self.layers, self.carrier = base, layers, carrier
         self.window, self.overlap, self.causal = window, overlap, causal
         self.pooled = window if pool_all else window - overlap
         self.truncate_after = truncate_after
         self.takes_positions = takes_positions
-        self.name = name
+        self.name, self.origin = name, origin
 
     def fresh(self, ids: Tensor) -> WindowState:
         """The state at the start of a document."""
@@ -156,24 +156,8 @@ class Reader:
             memory=self.carrier.empty(batch, like),
             has_memory=(False,) * batch,
             open=OpenWindow(ids=ids[:, :0], fill=(0,) * batch, cached=(0,) * batch),
+            weights=self.origin,
         )
-
-    def check(self, state: WindowState, ids: Tensor) -> None:
-        if not isinstance(state, WindowState):
-            raise TypeError(f"state must be a WindowState from an earlier call, got {type(state).__name__}")
-        if state.model != self.name:
-            raise ValueError(
-                f"this state comes from another model ({state.model}), this one is {self.name}: a state can only "
-                "be continued by the model and configuration that made it"
-            )
-        if state.batch_size != ids.shape[0]:
-            raise ValueError(f"the state has {state.batch_size} rows, the input {ids.shape[0]}")
-        own = next(self.base.parameters()).dtype
-        for tensor in state.memory:
-            if tensor.is_floating_point() and tensor.dtype != own:
-                raise ValueError(
-                    f"the state's memory is {tensor.dtype}, the model {own}: move it with state.to({own})"
-                )
 
     def read(
         self,
@@ -202,7 +186,8 @@ class Reader:
         if state is None:
             state = self.fresh(ids)
         else:
-            self.check(state, ids)
+            check_state(state, ids, self)
+            state = replace(state, weights=self.origin)
         if starts_document is not None:
             state = state.reset(starts_document)
         state = self._with_prefix(state, packed, lengths, prefix)

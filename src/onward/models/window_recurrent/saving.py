@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -12,9 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
+from ...fingerprints import Fingerprint
 from ...pretrained import source_of
+from ...utils.files import DamagedFile
+from ..checking import own_fields
 
 ADDED = "recurrence.safetensors"
+_OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 
 
 class SavesWhatWasAdded(PreTrainedModel):
@@ -56,7 +61,10 @@ class SavesWhatWasAdded(PreTrainedModel):
             )
         directory.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.contiguous() for name, tensor in self.carrier.state_dict().items()}
-        save_file(state, directory / ADDED, metadata={"format": "pt", "backbone": fingerprint(self.backbone)})
+        made_with = Fingerprint.of(self.backbone)
+        if made_with is None:
+            raise ValueError("the backbone's weights are not whole in this process: save the whole model instead")
+        save_file(state, directory / ADDED, metadata={"format": "pt", "backbone": json.dumps(made_with.as_json())})
         config.added_only, config.architectures = True, [type(self).__name__]
         try:
             config.save_pretrained(directory)
@@ -66,11 +74,18 @@ class SavesWhatWasAdded(PreTrainedModel):
             self.generation_config.save_pretrained(directory)
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Loads what `save_pretrained` wrote; refuses checkpoints that do not fit."""
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
+    ) -> Any:
+        """Loads what `save_pretrained` wrote, with any field of its configuration changed; refuses checkpoints that
+        do not fit."""
+        name = pretrained_model_name_or_path
         if config is None or isinstance(config, (str, os.PathLike)):
-            _refuse_foreign(config or name, cls.config_class)
-            config = cast(Any, cls.config_class).from_pretrained(config or name)
+            config_class = cast(Any, cls.config_class)
+            place = {word: kwargs[word] for word in _OF_THE_HUB if word in kwargs}
+            changes = {field: kwargs.pop(field) for field in own_fields(config_class) if field in kwargs}
+            _refuse_foreign(config or name, config_class, place)
+            config = config_class.from_pretrained(config or name, **place, **changes)
         if config.head is not None and config.head != cls.head:
             raise ValueError(
                 f"{name} holds a model with the head {config.head!r}, and {cls.__name__} is for {cls.head!r}: "
@@ -106,7 +121,7 @@ class SavesWhatWasAdded(PreTrainedModel):
         backbone = cls.auto_class.from_pretrained(source_of(config.backbone_name), **kwargs)
         with safe_open(path, "pt") as file:
             saved_with = (file.metadata() or {}).get("backbone")
-        if saved_with != fingerprint(backbone):
+        if saved_with is None or not _has_weights(backbone, saved_with, path):
             raise ValueError(
                 f"{path} was made with other weights than {config.backbone_name} has: its backbone was trained, or has "
                 "changed since; save the whole model, without added_only"
@@ -123,8 +138,18 @@ class SavesWhatWasAdded(PreTrainedModel):
         return model.eval()
 
 
-def fingerprint(backbone: nn.Module) -> str:
-    """Tells backbones apart by a few of each parameter's values, in single precision whatever they are kept in."""
+def _has_weights(backbone: nn.Module, saved_with: str, path: Path) -> bool:
+    """Whether a backbone is the one that a file was made with, in whatever precision it was loaded."""
+    if not saved_with.startswith("{"):
+        return saved_with == _digest_of_version_0_1(backbone)
+    try:
+        known, ours = Fingerprint.from_json(json.loads(saved_with)), Fingerprint.of(backbone)
+    except ValueError as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+    return ours is None or ours.agrees(known)
+
+
+def _digest_of_version_0_1(backbone: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in backbone.named_parameters():
         values = parameter.detach().flatten()[:8].float().cpu()
@@ -132,8 +157,8 @@ def fingerprint(backbone: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _refuse_foreign(name: Any, config_class: Any) -> None:
-    kind = config_class.get_config_dict(name)[0].get("model_type")
+def _refuse_foreign(name: Any, config_class: Any, place: dict[str, Any]) -> None:
+    kind = config_class.get_config_dict(name, **place)[0].get("model_type")
     if kind != config_class.model_type:
         raise ValueError(
             f"{name} holds {f'a model of the kind {kind!r}' if kind else 'no configuration'}, not one that onward "

@@ -1,0 +1,128 @@
+"""Whose a state is: a few values of every weight tell models of one shape apart.
+
+A state goes on in the model that made it, however its weights have changed since: training through segments does
+just that. Any other model must have the same weights. They are looked at when it matters, and not in every call:
+when a model makes its first state, when a state is saved, and when a state meets another model than its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import weakref
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+_EACH = 8
+"""How many values are taken of each parameter."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fingerprint:
+    shapes: str  # a digest of the parameters' names and shapes
+    dtype: str  # the coarsest that they are kept in
+    values: Tensor  # the first few of each parameter, in single precision
+
+    @staticmethod
+    def of(*modules: nn.Module) -> Fingerprint | None:
+        """None where the parameters are not here as a whole: on no device yet, or shared out among processes."""
+        named = [(name, p.detach()) for module in modules for name, p in module.named_parameters()]
+        if not named or any(p.is_meta or isinstance(p, DTensor) or not p.numel() for _, p in named):
+            return None
+        shapes = "\n".join(f"{name} {tuple(p.shape)}" for name, p in named)
+        kept = {p.dtype for _, p in named if p.is_floating_point()} or {torch.float32}
+        coarsest = max(kept, key=lambda dtype: torch.finfo(dtype).eps)
+        device = named[0][1].device  # there they stay until someone asks: looking would stop the device's queue
+        values = torch.cat([p.flatten()[:_EACH].float().to(device) for _, p in named])
+        return Fingerprint(hashlib.sha256(shapes.encode()).hexdigest(), str(coarsest).removeprefix("torch."), values)
+
+    def agrees(self, other: Fingerprint) -> bool:
+        """The same values, or as close as the coarser of two precisions allows."""
+        if self.shapes != other.shapes or self.values.shape != other.values.shape:
+            return False
+        ours, theirs = self.values.cpu(), other.values.cpu()
+        if self.dtype == other.dtype:
+            return torch.equal(ours.nan_to_num(), theirs.nan_to_num())
+        eps = max(torch.finfo(getattr(torch, dtype)).eps for dtype in (self.dtype, other.dtype))
+        return torch.allclose(ours, theirs, rtol=eps, atol=1e-6, equal_nan=True)
+
+    def as_json(self) -> dict[str, str]:
+        values = base64.b64encode(self.values.cpu().numpy().astype("<f4").tobytes()).decode()
+        return {"shapes": self.shapes, "dtype": self.dtype, "values": values}
+
+    @staticmethod
+    def from_json(content: Any) -> Fingerprint:
+        """What `as_json` made; a ValueError says that it is something else."""
+        if not isinstance(content, dict) or not all(
+            isinstance(content.get(name), str) for name in ("shapes", "dtype", "values")
+        ):
+            raise ValueError("the fingerprint of its weights lacks shapes, dtype or values")
+        dtype = getattr(torch, content["dtype"], None)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ValueError(f"the fingerprint of its weights has the dtype {content['dtype']!r}")
+        values = np.frombuffer(base64.b64decode(content["values"], validate=True), "<f4")
+        return Fingerprint(content["shapes"], content["dtype"], torch.from_numpy(values.astype(np.float32)))
+
+
+class Origin:
+    """Where a state comes from: a model that may still be there, or what is known of its weights."""
+
+    def __init__(self, known: Fingerprint | None, *parts: weakref.ref[nn.Module]):
+        self._known, self._parts = known, parts
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """Of the model as it is now; of one that is gone, or has loaded others, as its weights were."""
+        parts = [part() for part in self._parts]
+        if parts and all(part is not None for part in parts):
+            return Fingerprint.of(*cast(list[nn.Module], parts))
+        return self._known
+
+    def is_of(self, part: nn.Module) -> bool:
+        return any(each() is part for each in self._parts)
+
+    def forget_model(self) -> None:
+        self._parts = ()
+
+    def check(self, other: Origin | None) -> None:
+        """Refuses what comes from other weights than these."""
+        if other is None or other is self:
+            return
+        ours, theirs = self.fingerprint, other.fingerprint
+        if ours is not None and theirs is not None and not ours.agrees(theirs):
+            raise ValueError(
+                "this state was made by a model of the same form, but with other weights or another vocabulary: a "
+                "state can only be continued by the model that made it, so read its text anew with this one"
+            )
+
+    def __reduce__(self) -> tuple:  # copies, and other processes, have no model to look at
+        return Origin, (self.fingerprint,)
+
+
+_ORIGINS: weakref.WeakKeyDictionary[nn.Module, Origin] = weakref.WeakKeyDictionary()
+_WATCHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def origin_of(model: nn.Module, *parts: nn.Module) -> Origin:
+    """The origin of the states that a model makes, given the parts of it that they depend on."""
+    origin = _ORIGINS.get(model)
+    if origin is None:
+        origin = _ORIGINS[model] = Origin(Fingerprint.of(*parts), *map(weakref.ref, parts))
+        for part in parts:
+            if part not in _WATCHED:
+                part.register_load_state_dict_post_hook(_others_were_loaded)
+                _WATCHED.add(part)
+    return origin
+
+
+def _others_were_loaded(part: nn.Module, keys: Any) -> None:
+    """A model with other weights is another one: its states of before are not its own any more."""
+    for model, origin in list(_ORIGINS.items()):
+        if origin.is_of(part):
+            origin.forget_model()
+            del _ORIGINS[model]
