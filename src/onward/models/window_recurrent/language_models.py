@@ -13,7 +13,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from ...state import WindowState
 from ..generation import GeneratesOnward
 from ..labels import next_labels
-from .modeling_window_recurrent import ID_MASK, WindowRecurrentModel, answering, check_shape, collected_layers
+from .heads import answering, refuse_router_loss
+from .modeling_window_recurrent import ID_MASK, WindowRecurrentModel, check_shape, collected_layers
 from .outputs import RecurrentOutput
 from .reading import Output, Round, pack, real_columns
 
@@ -49,6 +50,7 @@ class _LanguageModel(WindowRecurrentModel):
     ) -> RecurrentOutput:
         finish = None
         if targets is not None:
+            refuse_router_loss(self.backbone.config)
             check_shape("labels", targets, input_ids)
             columns = real_columns(attention_mask, input_ids.shape)
             if attention_mask is not None:
