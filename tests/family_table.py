@@ -1,6 +1,6 @@
 """What recurrence makes of every text family that transformers knows: the table in docs/families.md.
 
-    python tests/family_table.py > docs/families.md
+`python tests/family_table.py > docs/families.md` writes it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ bare; made by `python tests/family_table.py > docs/families.md`, and tested by `
 **works**: the probe accepts it, the first window is the backbone's, a text cut anywhere and continued is read as if it
 had been whole, the memory reaches the next window, no token sees later ones (decoders), `generate` writes what reading
 again would choose, and gradients reach the carrier. **no**: `add_recurrence` refuses it by name, with the reason given
-here. Nothing here is decided by a family's name: the probe asks the live model. So layers matter more than names (a
-hybrid whose layers all attend works), and types that read images or sound as well, which are not listed, are probed like
-all others.
+here. Nothing is decided by a family's name: the probe asks the live model. So layers matter more than names (a hybrid
+whose layers all attend works), and types that read images or sound as well, which are not listed, are probed like all
+others.
 
 {counts}
 
@@ -42,7 +42,7 @@ all others.
 
 
 def verdict(family: str, head: str) -> tuple[str, str]:
-    """"works", "no" or "not made", and why. What is neither right nor refused raises an AssertionError."""
+    """What is so ("works", "no" or "not made"), and why. What is neither right nor refused raises an AssertionError."""
     try:
         backbone = tiny_model(family, head)
     except (ValueError, ImportError) as error:
@@ -50,7 +50,7 @@ def verdict(family: str, head: str) -> tuple[str, str]:
     try:
         for variant in ("spans", "paper"):
             try:
-                model = _recurrent(backbone, variant)
+                model = recurrent_of(backbone, variant)
             except UnsupportedBackboneError:
                 if variant == "spans":
                     raise
@@ -61,12 +61,11 @@ def verdict(family: str, head: str) -> tuple[str, str]:
     return "works", ""
 
 
-def _recurrent(backbone: PreTrainedModel, variant: str) -> Any:
+def recurrent_of(backbone: PreTrainedModel, variant: str, **fields: Any) -> Any:
+    config = WindowRecurrenceConfig(window=WINDOW, overlap=OVERLAP, **VARIANTS[variant], **fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model = add_recurrence(
-            backbone, WindowRecurrenceConfig(window=WINDOW, overlap=OVERLAP, **VARIANTS[variant])
-        )
+        model = add_recurrence(backbone, config)
         for parameter in model.carrier.parameters():
             parameter.data += 0.2 * torch.randn_like(parameter)
     return model

@@ -134,7 +134,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "falcon_h1": {"mamba_d_ssm": 64},
     "funnel": {"block_sizes": [1, 1, 1], "architectures": ["FunnelModel"]},
     "lilt": {"hidden_size": 48},
-    "qwen4_exp_text": _HYBRID | {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8}
+    "qwen4_exp_text": _HYBRID
+    | {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8}
     | {"indexer_budget": 8, "indexer_compress_ratio": 2, "ple_embed_dim": 32, "ple_layer_ids": [1]},
     "xlstm": {"hidden_size": 64, "qk_dim_factor": 1.0},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
@@ -193,9 +194,9 @@ def _reads_token_ids(family: str) -> bool:
     return (model[0] if isinstance(model, tuple) else model).main_input_name == "input_ids"
 
 
-def tiny_config(family: str, head: str) -> PreTrainedConfig:
+def tiny_config(family: str, head: str, **fields: Any) -> PreTrainedConfig:
     kind = CONFIG_MAPPING[family]
-    config = kind(**_sizes(kind, SPECIAL.get(family, {})))
+    config = kind(**_sizes(kind, SPECIAL.get(family, {}) | fields))
     if head == "causal-lm" and hasattr(config, "is_decoder"):
         config.is_decoder = True
     return config
@@ -214,17 +215,17 @@ def _sizes(kind: type[PreTrainedConfig], special: dict[str, Any]) -> dict[str, A
     return own | special
 
 
-def tiny_model(family: str, head: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
-    """A random model whose every part matters to its output; with sdpa, or eager attention where there is no other."""
-    config = tiny_config(family, head)
+def tiny_model(family: str, head: str, *, seed: int = 0, stock: bool = False, **fields: Any) -> PreTrainedModel:
+    """A random model whose every part matters to its output, or a `stock` one as transformers starts it; in float32,
+    with sdpa, or eager attention where there is no other."""
     make = AUTO[head].from_config
     with torch.device("meta"):
-        size = sum(p.numel() for p in make(config).parameters())
+        size = sum(p.numel() for p in make(tiny_config(family, head, **fields)).parameters())
     if size > LARGEST:
         raise ValueError(f"a tiny {family} has {size:,} parameters")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = make(tiny_config(family, head)).to(dtype)
-        randomise(model)
+        model = make(tiny_config(family, head, **fields)).to(torch.float32)
+        if not stock:
+            randomise(model)
     return model.eval()
-

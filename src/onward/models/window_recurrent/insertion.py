@@ -40,6 +40,7 @@ from .threads import lock_of
 
 T = TypeVar("T")
 SUPPORTED = ("sdpa", "eager")  # the attention implementations that the seam can stand in for
+ELSEWHERE = "of something else than its input, as a layer does that shares them with another; insert_at can name others"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Insertion:
     weights: dict[int, Tensor] | None = None  # by layer, attention weights [B, H, t, V + t], when asked for
     calls: list[Call] | None = None  # of attention, when asked for
     layer: int = 0  # the layer that runs now, counted from 1
-    rotations: list[tuple[Callable[..., Any], Any, Any, list]] = field(default_factory=list)  # made for tokens, for vectors
+    rotations: list[tuple[Any, Any, Any, list]] = field(default_factory=list)  # made for tokens, for vectors
     masks: dict[Any, tuple[Any, Tensor | None]] = field(default_factory=dict)
 
     @property
@@ -247,6 +248,8 @@ def _keys_and_values(
     try:
         forward(*alone.args[1:], **alone.kwargs)
     except _Caught as caught:
+        if caught.key.shape[2] != vectors.shape[1]:
+            raise RuntimeError(f"layer {insertion.layer} makes its keys and values {ELSEWHERE}") from None
         return caught.key, caught.value
     finally:
         _catching.reset(token)

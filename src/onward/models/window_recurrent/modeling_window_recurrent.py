@@ -18,7 +18,6 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
-from transformers.modeling_outputs import ModelOutput
 
 from ...state import WindowState
 from ..checking import checked_ids

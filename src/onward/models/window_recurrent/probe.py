@@ -18,10 +18,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
-from transformers.modeling_outputs import ModelOutput
 
 from .heads import answering, remember_kind
-from .insertion import SUPPORTED, Call, Insertion, backbone_layers, first_position, inserting
+from .insertion import ELSEWHERE, SUPPORTED, Call, Insertion, backbone_layers, first_position, inserting
 from .threads import lock_of
 
 WORKING = "gpt2, llama, mistral, qwen3, gemma3, mixtral, bert, roberta, modernbert and many more (docs/families.md)"
@@ -68,7 +67,8 @@ def probe(model: PreTrainedModel, wanted: tuple[int, ...], space: str = "layer")
 
 def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
     """A backbone's layers; refuses what can be seen to be none before it runs."""
-    config = model.base_model.config.get_text_config()
+    base = cast(PreTrainedModel, model.base_model)
+    config = base.config.get_text_config()
     implementation = config._attn_implementation
     if implementation not in SUPPORTED:
         loading = " or ".join(map(repr, SUPPORTED))
@@ -79,7 +79,7 @@ def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
         if not isinstance(getattr(config, name, None), int):
             raise _refuse(model, f"its configuration has no {name}")
     try:
-        return backbone_layers(model.base_model, config.num_hidden_layers)
+        return backbone_layers(base, config.num_hidden_layers)
     except ValueError as error:
         raise _refuse(model, str(error)) from None
 
@@ -119,7 +119,7 @@ class _Probing:
 
     def _draw_tokens(self) -> None:
         config = self.config
-        special = {0, 1, 2}
+        special: set[Any] = {0, 1, 2}
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             value = getattr(config, name, None)
             special |= set(value if isinstance(value, list) else [value])
@@ -133,7 +133,7 @@ class _Probing:
         self.chance, table = chance, torch.tensor(plain)
         self.ids, self.other = table[drawn].to(self.base.device), table[other].to(self.base.device)
 
-    def _own_output(self) -> ModelOutput:
+    def _own_output(self) -> Any:
         """What the backbone gives by itself."""
         output = self._trying(
             "it does not read token ids alone: it fails", lambda: self.base(input_ids=self.ids, return_dict=True)
@@ -156,7 +156,7 @@ class _Probing:
         positions = fields.pop("positions", [float(v - VECTORS) for v in range(VECTORS)])
         return Insertion(vectors, positions, space=self.space, **fields)
 
-    def _compare(self, own: ModelOutput) -> Probe:
+    def _compare(self, own: Any) -> Probe:
         self._check_calls(self._read(self.ids, Insertion())[1])
         plain, seen = self._read(self.ids)
         if self._differ(plain, own.last_hidden_state):
@@ -164,7 +164,7 @@ class _Probing:
         self._check_keys_and_values(seen)
         causal = not any(_sees_later(call.visible) for call in cast(list[Call], seen.calls))
         self._check_vectors(plain, causal)
-        self._check_head(own, causal)
+        self._check_head(own)
         return Probe(causal=causal, layers=tuple(range(1, len(self.layers) + 1)))
 
     def _check_calls(self, seen: Insertion) -> None:
@@ -186,8 +186,7 @@ class _Probing:
 
     def _check_keys_and_values(self, seen: Insertion) -> None:
         """A token's own vector, inserted at the token's place, gives the key and value that the token had."""
-        length = self.ids.shape[1]
-        count = min(VECTORS, length)
+        count = min(VECTORS, self.ids.shape[1])
         for number, hidden in enumerate(seen.hidden, 1):
             if hidden.shape != (*self.ids.shape, self.config.hidden_size):
                 shape = tuple(hidden.shape)
@@ -196,23 +195,24 @@ class _Probing:
         again = self._insertion(vectors, positions=[float(place) for place in range(count)])
         _, used = self._read(self.ids, again)
         for before, after in zip(cast(list[Call], seen.calls), cast(list[Call], used.calls), strict=True):
-            layer = before.layer
-            if layer not in self.wanted:
-                continue
-            if layer not in used.inserted:
-                raise _No(f"layer {layer} gives no key and value for a vector")
-            for what, had, made, got in zip(
-                ("keys", "values"), (before.key, before.value), used.inserted[layer], (after.key, after.value), strict=True
-            ):
-                if made.shape[2] != count or self._differ(made, had[:, :, :count]):
-                    raise _No(
-                        f"layer {layer} makes other {what} of a token's vector than of the token itself: they come from "
-                        "elsewhere, as from a layer that it shares them with"
-                    )
-                if got.shape[2] != count + length or not torch.equal(got[:, :, :count], made.expand_as(had[:, :, :count])):
-                    raise _No(f"attention at layer {layer} receives other {what} than those inserted")
-            if not after.visible[..., :count].all() or not torch.equal(*_alike(after.visible[..., count:], before.visible)):
-                raise _No(f"attention at layer {layer} does not see exactly what was inserted and what it saw before")
+            if before.layer in self.wanted:
+                self._check_received(before, after, used.inserted.get(before.layer), count)
+
+    def _check_received(self, before: Call, after: Call, made: tuple[Tensor, Tensor] | None, count: int) -> None:
+        """Attention gets what was made of the vectors in front of what it got before, and sees all of it."""
+        layer, length = before.layer, before.key.shape[2]
+        if made is None:
+            raise _No(f"layer {layer} makes no key and value of a vector")
+        for what, own in (("keys", made[0]), ("values", made[1])):
+            had, got = (before.key, after.key) if what == "keys" else (before.value, after.value)
+            if self._differ(own, had[:, :, :count]):
+                raise _No(f"layer {layer} makes its {what} {ELSEWHERE}")
+            front, others = got[:, :, :count], got[:, :, count:]
+            if others.shape[2] != length or not torch.equal(front, own.expand_as(front)):
+                raise _No(f"attention at layer {layer} receives other {what} than those inserted")
+        sees = _alike(after.visible[..., count:], before.visible)
+        if not after.visible[..., :count].all() or not torch.equal(*sees):
+            raise _No(f"attention at layer {layer} sees more or less than what was inserted and what it saw before")
 
     def _check_vectors(self, plain: Tensor, causal: bool) -> None:
         scale = plain.float().std().clamp(min=1e-3)
@@ -242,13 +242,13 @@ class _Probing:
         given = {"use_cache": True, "past_key_values": cache}
         first, used = self._read(self.ids[:, :half], self._insertion(dict(vectors)), **given)
         held = [tuple(getattr(layer, name, None) for name in ("keys", "values")) for layer in cache.layers]
-        if len(held) != len(self.layers) or any(not isinstance(t, Tensor) or t.shape[2] != half for p in held for t in p):
-            raise _No("its cache does not hold one key and value per token and layer")
+        if not held or any(not isinstance(t, Tensor) or t.shape[2] != half for pair in held for t in pair):
+            raise _No("its cache does not hold a key and a value per token")
         second, _ = self._read(self.ids[:, half:], self._insertion({}, inserted=dict(used.inserted)), **given)
         if self._differ(torch.cat([first, second], dim=1), whole):
             raise _No("a window that is left open and read on gives something else than the window read at once")
 
-    def _check_head(self, own: ModelOutput, causal: bool) -> None:
+    def _check_head(self, own: Any) -> None:
         """On the base's hidden states alone, a head gives what it gives by itself."""
         if self.model is self.base:
             return
