@@ -138,6 +138,18 @@ def inserting(base: PreTrainedModel, layers: nn.ModuleList, insertion: Insertion
 
 
 @contextmanager
+def attending_eagerly(base: Any) -> Iterator[None]:
+    """Attention in plain matrix products, whose weights can be seen and whose FLOPs are counted."""
+    with lock_of(base):
+        before = base.config._attn_implementation
+        base.config._attn_implementation = "eager"
+        try:
+            yield
+        finally:
+            base.config._attn_implementation = before
+
+
+@contextmanager
 def forward_replaced(module: nn.Module, replacement: Callable[..., Any]) -> Iterator[None]:
     """While this is entered, a call of `module` is one of `replacement(module, forward, *args, **kwargs)`.
 
