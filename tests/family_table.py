@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 import torch
-from families import VARIANTS, tokens
+from families import VARIANTS, padded, tokens, unpadded
 from tiny_families import text_families, tiny_model
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -28,11 +28,11 @@ Every type of text model in transformers {version}, tiny and random, as a causal
 bare; made by `python tests/family_table.py > docs/families.md`, and tested by `tests/models/test_family_table.py`.
 
 **works**: the probe accepts it, the first window is the backbone's, a text cut anywhere and continued is read as if it
-had been whole, the memory reaches the next window, no token sees later ones (decoders), `generate` writes what reading
-again would choose, and gradients reach the carrier. **no**: `add_recurrence` refuses it by name, with the reason given
-here. Nothing is decided by a family's name: the probe asks the live model. So layers matter more than names (a hybrid
-whose layers all attend works), and types that read images or sound as well, which are not listed, are probed like all
-others.
+had been whole, rows of a batch are read as if alone, the memory reaches the next window, no token sees later ones
+(decoders), `generate` writes what reading again would choose, and gradients reach the carrier. **no**: `add_recurrence`
+refuses it by name, with the reason given here. Nothing is decided by a family's name: the probe asks the live model. So
+layers matter more than names (a hybrid whose layers all attend works), and types that read images or sound as well,
+which are not listed, are probed like all others.
 
 {counts}
 
@@ -80,6 +80,7 @@ def check(model: Any, original: PreTrainedModel, head: str) -> None:
         for cuts, cached in ways if model.config.causal else [(EDGES, False)]:
             _same(f"cut at {cuts}, cache {cached}", _read(model, ids, cuts, use_cache=cached), whole)
         _check_memory(model, ids, whole)
+        _check_batch(model)
         if head == "causal-lm":
             _check_generation(model, ids)
     output = model(ids, **({} if head == "model" else {"labels": ids}))
@@ -114,6 +115,20 @@ def _check_memory(model: Any, ids: Tensor, whole: Tensor) -> None:
             assert (changed[:, WINDOW:] > 1e-4).any(), "the first window does not reach the second"
         elif model.config.causal:
             assert (changed[:, :-1] < 1e-4).all(), "a token changes what stands before it"
+
+
+def _check_batch(model: Any) -> None:
+    """Rows of different lengths, at different places in their windows; also what they go on with."""
+    state, singles = None, [None, None]
+    for number, lengths in enumerate(((8, 3), (1, 1), (2, 9))):
+        rows = [tokens(length, seed=10 * number + r) for r, length in enumerate(lengths)]
+        ids, mask = padded(rows, "left")
+        output = model(ids, attention_mask=mask, state=state)
+        state = output.state
+        for r, (row, got) in enumerate(zip(rows, unpadded(_outputs(output), mask), strict=True)):
+            single = model(row[None], state=singles[r])
+            singles[r] = single.state
+            _same(f"row {r} of a batch", got, _outputs(single)[0])
 
 
 def _check_generation(model: Any, ids: Tensor) -> None:

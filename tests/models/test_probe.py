@@ -60,6 +60,11 @@ def test_arguments_of_other_names_are_no_hindrance(variant: str) -> None:
     check(model, tiny_model("ctrl", "causal-lm"), "causal-lm")
 
 
+def test_a_decoder_that_cannot_be_told_positions_reads_a_ragged_batch() -> None:
+    """BART counts them by the length of its cache, which is one for all rows."""
+    check(recurrent_of(tiny_model("bart", "causal-lm"), "spans"), tiny_model("bart", "causal-lm"), "causal-lm")
+
+
 def test_layers_that_take_keys_from_another_layer_are_left_out() -> None:
     local = ["sliding_attention", "full_attention"]
     fields = {"num_hidden_layers": 4, "layer_types": local * 2, "num_kv_shared_layers": 2}
