@@ -88,7 +88,7 @@ SHORTEST = {"spans": 3, "history": 3, "fading": 4}
 """Windows that the spans of a variant fit into, in tokens."""
 REMEMBERS = [name for name in VARIANTS if name not in ("constant", "none")]
 
-_AUTO = {
+AUTO = {
     "model": auto.AutoModel,
     "causal-lm": auto.AutoModelForCausalLM,
     "masked-lm": auto.AutoModelForMaskedLM,
@@ -114,7 +114,7 @@ def backbone(
     """A tiny random model, the same on every call; by default with its language modelling head."""
     fields = {"vocab_size": VOCABULARY, **_ENDS, **FAMILIES[family], **overrides}
     config = AutoConfig.for_model(family, **fields)
-    auto_class = _AUTO[head or language_head(family)]
+    auto_class = AUTO[head or language_head(family)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = auto_class.from_config(config, attn_implementation=attention).to(dtype)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -14,7 +11,7 @@ from transformers import PreTrainedModel
 from .. import windows
 from ..models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM, WindowRecurrentModel
-from ..models.window_recurrent.insertion import backbone_layers
+from ..models.window_recurrent.insertion import attending_eagerly, backbone_layers
 from .perplexity import plain
 
 
@@ -80,24 +77,14 @@ def counted_flops_per_token(model: WindowRecurrentForCausalLM) -> float:
     training = model.training
     model.eval()
     try:
-        with _counted_attention(model.backbone.base_model):
+        # Torch counts nothing for sdpa on the CPU.
+        with attending_eagerly(model.backbone.base_model):
             state = model(ids[:, :window], use_cache=False, logits_to_keep=1).state
             with FlopCounterMode(display=False) as counter:
                 model(ids[:, window:], state=state, use_cache=False)
     finally:
         model.train(training)
     return counter.get_total_flops() / (window - overlap)
-
-
-@contextlib.contextmanager
-def _counted_attention(base: Any) -> Iterator[None]:
-    """Torch counts nothing for sdpa on the CPU; attention in plain matrix products is counted everywhere."""
-    before = base.config._attn_implementation
-    base.config._attn_implementation = "eager"
-    try:
-        yield
-    finally:
-        base.config._attn_implementation = before
 
 
 # --- blocks ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..evaluation.cost import formula_flops_per_token
-from ..models.window_recurrent.insertion import inserting
+from ..models.window_recurrent.insertion import attending_eagerly, inserting
 from ..models.window_recurrent.probe import probe
 
 
@@ -53,10 +53,8 @@ def memory_attention(model: Any, input_ids: Tensor) -> dict[int, float]:
         raise ValueError(
             f"{input_ids.shape[1]} tokens are one window of {config.window}: give more, so that there is a memory"
         )
-    implementation = base.config._attn_implementation
-    base.config._attn_implementation = "eager"
     shares: dict[int, float] = {}
-    try:
+    with attending_eagerly(base):
         reader = model.reader
         state = model(input_ids[:, : config.window], use_cache=False).state
         stride = config.window - config.overlap
@@ -65,10 +63,8 @@ def memory_attention(model: Any, input_ids: Tensor) -> dict[int, float]:
         insertion.weights = {}
         with inserting(base, reader.layers, insertion):
             base(input_ids=second)
-        for layer, weights in insertion.weights.items():
-            if layer in insertion.inserted:
-                first = int(model.carrier.space == "attention")
-                shares[layer] = weights[..., first : insertion.count].sum(-1).mean().item()
-    finally:
-        base.config._attn_implementation = implementation
+    for layer, weights in insertion.weights.items():
+        if layer in insertion.inserted:
+            first = int(model.carrier.space == "attention")
+            shares[layer] = weights[..., first : insertion.count].sum(-1).mean().item()
     return shares

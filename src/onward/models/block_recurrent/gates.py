@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ TANHS = ("lstm", "single")
 KEPT_DEVIATION = 0.8796256610342398  # of a normal distribution, when what lies beyond two deviations is cut off
 
 
-def cut_normal(variance: float) -> dict[str, float]:
+def cut_normal(variance: float) -> dict[str, Any]:
     """For `trunc_normal_`: cut at two deviations, and as much wider that the variance is right after the cut."""
     deviation = math.sqrt(variance) / KEPT_DEVIATION
     return {"std": deviation, "a": -2 * deviation, "b": 2 * deviation}

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from .configuration_window_recurrent import WindowRecurrenceConfig
-from .insertion import first_position
+from .heads import refuse_router_loss
 from .language_models import WindowRecurrentForCausalLM, WindowRecurrentForMaskedLM
 from .modeling_window_recurrent import (
     WindowRecurrentForQuestionAnswering,
@@ -18,7 +18,7 @@ from .modeling_window_recurrent import (
     WindowRecurrentForTokenClassification,
     WindowRecurrentModel,
 )
-from .probe import probe
+from .probe import UnsupportedBackboneError, checked_layers, positions_of, probe
 
 MODELS: dict[str, type[WindowRecurrentModel]] = {
     model.head: model
@@ -51,7 +51,7 @@ def head_of(model: PreTrainedModel) -> str:
         for listed in architectures.values():
             if name in (listed if isinstance(listed, (tuple, list)) else (listed,)):
                 return head
-    raise ValueError(
+    raise UnsupportedBackboneError(
         f"{name} has a head that recurrence is not made for: load the model as one of AutoModel, "
         "AutoModelForCausalLM, ...MaskedLM, ...QuestionAnswering, ...SequenceClassification, ...TokenClassification"
     )
@@ -77,10 +77,13 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
         raise TypeError("give either a configuration or its fields, not both")
     config = WindowRecurrenceConfig(**fields) if config is None else copy.deepcopy(config)
     config.head = head_of(model)
+    checked_layers(model)
     config.backbone = model.config
     config.backbone_name = config.backbone_name or getattr(model.config, "_name_or_path", "") or None
     _check_context(model, config)
     config.causal = probe(model, config.insertion_layers, config.space).causal
+    if config.head in ("causal-lm", "masked-lm"):
+        refuse_router_loss(model.config)
     if config.head == "causal-lm" and not config.causal:
         raise ValueError(f"{type(model).__name__} sees what follows a token (is_decoder is not set): not a causal LM")
     config._attn_implementation_internal = model.config._attn_implementation
@@ -97,11 +100,8 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
 
 
 def _check_context(model: PreTrainedModel, config: WindowRecurrenceConfig) -> None:
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if longest is None:
-        return
-    longest -= first_position(cast(PreTrainedModel, model.base_model))
-    if config.window > longest:
+    longest = positions_of(cast(PreTrainedModel, model.base_model))
+    if longest is not None and config.window > longest:
         raise ValueError(
             f"window={config.window} is longer than the {longest} positions of {type(model).__name__}: "
             f"choose a window of at most {longest}"

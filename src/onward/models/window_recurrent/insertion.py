@@ -9,6 +9,12 @@ Vectors live in one of two spaces: "layer" vectors enter a layer as its input do
 "attention" vectors enter its attention as they are. (A mean of normalised vectors is shorter than they are, and
 is attended to less; a norm would undo that.)
 
+A backbone is shared by all threads that call it, and one window at a time runs in it. A thread that meanwhile calls
+the backbone itself has no insertion, and gets what the backbone always gives.
+
+One call at a time: a backbone is shared by all threads that call it, and what stands in it while a window runs is the
+window's own. Threads that call the plain backbone meanwhile find no insertion of theirs, and get what it always gives.
+
 Shapes: B rows, t positions, V inserted vectors, H heads, D head width, k the backbone's width.
 """
 
@@ -17,10 +23,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -30,8 +36,21 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreT
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
+from .threads import lock_of
+
 T = TypeVar("T")
 SUPPORTED = ("sdpa", "eager")  # the attention implementations that the seam can stand in for
+ELSEWHERE = "of something else than its input, as a layer does that shares them with another; insert_at can name others"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What attention received in one call."""
+
+    layer: int
+    key: Tensor  # [B, H, V + t, D]
+    value: Tensor
+    visible: Tensor  # [B or 1, 1, t, V + t] bool
 
 
 @dataclass
@@ -46,9 +65,9 @@ class Insertion:
     hidden: list[Tensor] = field(default_factory=list)  # each layer's (or attention's) input: [B, t, k];
     # of the space "layer" also the output of the last layer
     weights: dict[int, Tensor] | None = None  # by layer, attention weights [B, H, t, V + t], when asked for
-    attended: set[int] = field(default_factory=set)  # layers whose attention went through the seam
+    calls: list[Call] | None = None  # of attention, when asked for
     layer: int = 0  # the layer that runs now, counted from 1
-    rotations: list[tuple[nn.Module, Any, Any, list]] = field(default_factory=list)  # made for tokens, for vectors
+    rotations: list[tuple[Any, Any, Any, list]] = field(default_factory=list)  # made for tokens, for vectors
     masks: dict[Any, tuple[Any, Tensor | None]] = field(default_factory=dict)
 
     @property
@@ -100,23 +119,52 @@ def attention_of(layer: nn.Module) -> nn.Module:
 def inserting(base: PreTrainedModel, layers: nn.ModuleList, insertion: Insertion) -> Iterator[Insertion]:
     """While this is entered, `base` attends to the inserted vectors and its hidden states are collected."""
     config = base.config
-    implementation = config._attn_implementation
-    hooks = [layer.register_forward_pre_hook(_count_layer) for layer in layers]
     sites = list(layers) if insertion.space == "layer" else [attention_of(layer) for layer in layers]
-    hooks += [site.register_forward_pre_hook(_before_site, with_kwargs=True) for site in sites]
-    if insertion.space == "layer":
-        hooks.append(layers[-1].register_forward_hook(_after_last_layer))
-    if insertion.vectors and not insertion.inserted:
-        hooks += [m.register_forward_hook(_after_rotary, with_kwargs=True) for m in _rotary_modules(base)]
-    token = _insertion.set(insertion)
-    config._attn_implementation = f"onward_{implementation}"
-    try:
+    with lock_of(base), ExitStack() as undo:
+        implementation = config._attn_implementation
+        for site in sites:
+            undo.enter_context(forward_replaced(site, _at_site))
+        for layer in layers:
+            undo.enter_context(forward_replaced(layer, _at_layer))
+        if insertion.space == "layer":
+            undo.enter_context(forward_replaced(layers[-1], _at_last_layer))
+        if insertion.vectors and not insertion.inserted:
+            for module in _rotary_modules(base):
+                undo.enter_context(forward_replaced(module, _at_rotary))
+        undo.callback(_insertion.reset, _insertion.set(insertion))
+        undo.callback(setattr, config, "_attn_implementation", implementation)
+        config._attn_implementation = f"onward_{implementation}"
         yield insertion
+
+
+@contextmanager
+def attending_eagerly(base: Any) -> Iterator[None]:
+    """Attention in plain matrix products, whose weights can be seen and whose FLOPs are counted."""
+    with lock_of(base):
+        before = base.config._attn_implementation
+        base.config._attn_implementation = "eager"
+        try:
+            yield
+        finally:
+            base.config._attn_implementation = before
+
+
+@contextmanager
+def forward_replaced(module: nn.Module, replacement: Callable[..., Any]) -> Iterator[None]:
+    """While this is entered, a call of `module` is one of `replacement(module, forward, *args, **kwargs)`.
+
+    Other threads may call the module meanwhile: it has one forward or the other, where a hook would change a dictionary
+    that they are walking through.
+    """
+    before = module.__dict__.get("forward")  # accelerate's stands there, too
+    module.__dict__["forward"] = partial(replacement, module, module.forward)
+    try:
+        yield
     finally:
-        config._attn_implementation = implementation
-        _insertion.reset(token)
-        for hook in hooks:
-            hook.remove()
+        if before is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = before
 
 
 @_remembered
@@ -124,32 +172,37 @@ def _rotary_modules(base: nn.Module) -> list[nn.Module]:
     return [m for m in base.modules() if type(m).__name__.endswith("RotaryEmbedding")]
 
 
-def _count_layer(layer: nn.Module, args: tuple) -> None:
+def _at_layer(layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if (insertion := _insertion.get()) is not None:
         insertion.layer += 1
+    return forward(*args, **kwargs)
 
 
-def _before_site(site: nn.Module, args: tuple, kwargs: dict) -> None:
-    insertion = _insertion.get()
-    if insertion is None:
-        return
-    insertion.hidden.append(args[0] if args else kwargs["hidden_states"])
-    vectors = insertion.vectors.get(insertion.layer)
-    if vectors is not None and insertion.layer not in insertion.inserted:
-        insertion.inserted[insertion.layer] = _keys_and_values(site, vectors, args, kwargs, insertion)
-
-
-def _after_last_layer(layer: nn.Module, args: tuple, output: Any) -> None:
+def _at_site(site: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     insertion = _insertion.get()
     if insertion is not None:
+        call = _signature(type(site)).bind(site, *args, **kwargs)
+        _, hidden, *_ = call.arguments.values()
+        insertion.hidden.append(hidden)
+        vectors = insertion.vectors.get(insertion.layer)
+        if vectors is not None and insertion.layer not in insertion.inserted:
+            insertion.inserted[insertion.layer] = _keys_and_values(site, forward, vectors, hidden, call, insertion)
+    return forward(*args, **kwargs)
+
+
+def _at_last_layer(layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    output = forward(*args, **kwargs)
+    if (insertion := _insertion.get()) is not None:
         insertion.hidden.append(output[0] if isinstance(output, tuple) else output)
+    return output
 
 
-def _after_rotary(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-    insertion = _insertion.get()
-    if insertion is not None:
+def _at_rotary(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    output = forward(*args, **kwargs)
+    if (insertion := _insertion.get()) is not None:
         call = _signature(type(module)).bind(module, *args, **kwargs)
-        insertion.rotations.append((module, call, output, []))
+        insertion.rotations.append((forward, call, output, []))
+    return output
 
 
 @cache
@@ -165,38 +218,50 @@ def _signature(cls: type[nn.Module]) -> inspect.Signature:
 def first_position(base: PreTrainedModel) -> int:
     """The number of the first position: RoBERTa's kind counts them from behind the padding's."""
     longest = getattr(base.config.get_text_config(), "max_position_embeddings", None)
+    try:
+        of_tokens = base.get_input_embeddings()
+    except NotImplementedError:  # a decoder in a wrapper that does not say
+        of_tokens = None
     for module in base.modules():
-        if isinstance(module, nn.Embedding) and module is not base.get_input_embeddings():  # noqa: SIM102
+        if isinstance(module, nn.Embedding) and module is not of_tokens:  # noqa: SIM102
             if module.num_embeddings == longest and module.padding_idx is not None:
                 return module.padding_idx + 1
     return 0
 
 
 def _keys_and_values(
-    site: nn.Module, vectors: Tensor, args: tuple, kwargs: dict, insertion: Insertion
+    site: nn.Module,
+    forward: Callable[..., Any],
+    vectors: Tensor,
+    hidden: Tensor,
+    call: inspect.BoundArguments,
+    insertion: Insertion,
 ) -> tuple[Tensor, Tensor]:
     """Runs a layer or attention on the vectors alone until it asks for attention, and takes keys and values."""
     positions = torch.tensor([insertion.positions], device=vectors.device)
-    changes: dict[str, Any] = {
-        "hidden_states": vectors.contiguous(),
-        "attention_mask": None,
-        "use_cache": False,
-        "position_ids": positions,
-    }
-    if (rotation := kwargs.get("position_embeddings")) is not None:
-        changes["position_embeddings"] = _rotate(rotation, positions, insertion)
-    call = _signature(type(site)).bind(site, *args, **kwargs)
-    for given in (call.arguments, call.arguments.get("kwargs", {})):
+    changes: dict[str, Any] = {"attention_mask": None, "use_cache": False, "position_ids": positions}
+    vectors = vectors.contiguous()
+    arguments = dict(call.arguments)
+    nested = [name for name, p in call.signature.parameters.items() if p.kind is p.VAR_KEYWORD and name in arguments]
+    for name in nested:
+        arguments[name] = dict(arguments[name])
+    for given in (arguments, *(arguments[name] for name in nested)):
         for name, value in given.items():
-            if isinstance(value, Cache):  # a memory is no token: the window's cache must not see it
+            if value is hidden:  # some families hand it over three times, as query, key and value
+                given[name] = vectors
+            elif isinstance(value, Cache):  # a memory is no token: the window's cache must not see it
                 given[name] = None
             elif name in changes:
                 given[name] = changes[name]
+            elif name == "position_embeddings" and value is not None:
+                given[name] = _rotate(value, positions, insertion)
+    alone = inspect.BoundArguments(call.signature, arguments)  # type: ignore[arg-type]
     token = _catching.set(True)
     try:
-        # forward itself, not the call, which would run our own hook again
-        site.forward(*call.args[1:], **call.kwargs)
+        forward(*alone.args[1:], **alone.kwargs)
     except _Caught as caught:
+        if caught.key.shape[2] != vectors.shape[1]:
+            raise RuntimeError(f"layer {insertion.layer} makes its keys and values {ELSEWHERE}") from None
         return caught.key, caught.value
     finally:
         _catching.reset(token)
@@ -205,11 +270,12 @@ def _keys_and_values(
 
 def _rotate(rotation: Any, positions: Tensor, insertion: Insertion) -> Any:
     """The rotary embedding of other positions, by asking the module that made `rotation` again."""
-    for module, call, output, moved in insertion.rotations:
-        if output[0] is rotation[0]:
+    for forward, call, output, moved in insertion.rotations:
+        parts = isinstance(output, (tuple, list)) and isinstance(rotation, (tuple, list))
+        if output is rotation or (parts and output[0] is rotation[0]):
             if not moved:
                 call.arguments["position_ids"] = positions
-                moved.append(module.forward(*call.args[1:], **call.kwargs))
+                moved.append(forward(*call.args[1:], **call.kwargs))
             return moved[0]
     raise RuntimeError("the backbone's rotary embedding comes from no module known to the seam")
 
@@ -221,19 +287,20 @@ def _attend(implementation: str):
         if _catching.get():
             raise _Caught(key, value)
         insertion = _insertion.get()
-        if insertion is not None:
-            insertion.attended.add(insertion.layer)
-            if (pair := insertion.inserted.get(insertion.layer)) is not None:
-                spread = (key.shape[0], -1, -1, -1)
-                key = torch.cat([pair[0].to(key.dtype).expand(spread), key], dim=2)
-                value = torch.cat([pair[1].to(value.dtype).expand(spread), value], dim=2)
-                causal = kwargs.get("is_causal")
-                causal = getattr(module, "is_causal", True) if causal is None else causal
-                square = key.shape[2] == insertion.count + query.shape[2]
-                whole = attention_mask is None and insertion.visible is None
-                if implementation == "sdpa" and whole and causal and square and query.shape[2] > 1:
-                    return _attend_without_mask(module, query, key, value, insertion.count, kwargs)
-                attention_mask = _widen(attention_mask, query, key, causal, insertion)
+        # Without a mask, sdpa looks back only where it is told to; eager attention looks everywhere.
+        causal = kwargs.get("is_causal")
+        causal = implementation == "sdpa" and (getattr(module, "is_causal", True) if causal is None else causal)
+        if insertion is not None and (pair := insertion.inserted.get(insertion.layer)) is not None:
+            spread = (key.shape[0], -1, -1, -1)
+            key = torch.cat([pair[0].to(key.dtype).expand(spread), key], dim=2)
+            value = torch.cat([pair[1].to(value.dtype).expand(spread), value], dim=2)
+            square = key.shape[2] == insertion.count + query.shape[2]
+            whole = attention_mask is None and insertion.visible is None
+            if whole and causal and square and query.shape[2] > 1:
+                _note(insertion, query, key, value, None, causal)
+                return _attend_without_mask(module, query, key, value, insertion.count, kwargs)
+            attention_mask = _widen(attention_mask, query, key, causal, insertion)
+        _note(insertion, query, key, value, attention_mask, causal)
         if implementation == "sdpa":
             return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         if attention_mask is not None and attention_mask.dtype == torch.bool:  # eager attention adds its mask
@@ -247,6 +314,21 @@ def _attend(implementation: str):
         return output, weights
 
     return attention
+
+
+def _note(
+    insertion: Insertion | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
+) -> None:
+    if insertion is None or insertion.calls is None:
+        return
+    rows, columns = query.shape[2], key.shape[2]
+    if mask is None:
+        visible = torch.ones(1, 1, rows, columns, dtype=torch.bool, device=query.device)
+        visible = visible.tril(columns - rows) if causal and rows > 1 else visible
+    else:
+        visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        visible = visible.expand(-1, -1, rows, columns)
+    insertion.calls.append(Call(insertion.layer, key, value, visible))
 
 
 def _attend_without_mask(

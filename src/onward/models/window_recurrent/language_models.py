@@ -15,7 +15,8 @@ from ..generation import GeneratesOnward
 from ..labels import next_labels
 from ..losses import exact, labelled_loss, share
 from .fitting import ID_MASK
-from .modeling_window_recurrent import WindowRecurrentModel, answering, collected_layers
+from .heads import answering, refuse_router_loss
+from .modeling_window_recurrent import WindowRecurrentModel, collected_layers
 from .outputs import RecurrentOutput
 from .reading import Output, Round, pack, real_columns
 
@@ -50,6 +51,7 @@ class _LanguageModel(WindowRecurrentModel):
         finish = None
         kept = kept_columns(logits_to_keep, input_ids.shape[1])
         if targets is not None:
+            refuse_router_loss(self.backbone.config)
             check_labels(targets, input_ids.shape, self.config.vocab_size)
             columns = real_columns(attention_mask, input_ids.shape)
             if attention_mask is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -17,7 +18,6 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
-from transformers.modeling_outputs import ModelOutput
 
 from ...fingerprints import origin_of
 from ...state import WindowState
@@ -26,10 +26,12 @@ from ..losses import answer_loss, document_loss, labelled_loss
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .fitting import ID_MASK, TYPE_SHIFT
+from .heads import answering, remember_kind
 from .insertion import SUPPORTED, backbone_layers, signature_of
 from .outputs import Embeddings, RecurrentOutput
 from .reading import Output, Reader, Round
 from .saving import SavesWhatWasAdded
+from .threads import lock_of
 
 
 def check_shape(name: str, value: Tensor, input_ids: Tensor) -> None:
@@ -44,24 +46,8 @@ def collected_layers(read: Output) -> Any:
     return tuple(read[name] for name in read if name.startswith("hidden.")) or None
 
 
-@contextmanager
-def answering(base: nn.Module, output: ModelOutput) -> Iterator[None]:
-    """While this is entered, `base` returns `output` whatever it is asked: a head then works on it as its own.
-
-    Some heads call a part of the base (OPT's decoder) instead of the base itself.
-    """
-    asked = [base, *(child for child in base.children() if isinstance(child, PreTrainedModel))]
-    before = [module.__dict__.get("forward") for module in asked]  # accelerate's hooks stand there, too
-    for module in asked:
-        module.__dict__["forward"] = lambda *args, **kwargs: output
-    try:
-        yield
-    finally:
-        for module, forward in zip(asked, before, strict=True):
-            if forward is None:
-                del module.__dict__["forward"]
-            else:
-                module.__dict__["forward"] = forward
+# The models in which this thread, or task, has switched recurrence off.
+_without_recurrence: ContextVar[frozenset[int]] = ContextVar("without_recurrence", default=frozenset())
 
 
 class WindowRecurrentModel(SavesWhatWasAdded):
@@ -90,7 +76,6 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         self.bottleneck_checkpointing = self.backbone.is_gradient_checkpointing
         if self.bottleneck_checkpointing:
             self.backbone.gradient_checkpointing_disable()  # its layers would run again without the memory
-        self._disabled = False
         if self.can_generate():  # transformers looks for them beside the backbone, not in it
             for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
                 setattr(self.generation_config, name, getattr(config, name))
@@ -132,18 +117,24 @@ class WindowRecurrentModel(SavesWhatWasAdded):
 
     @contextmanager
     def recurrence_disabled(self) -> Iterator[None]:
-        """Gives the backbone back, bit for bit: calls go straight to it."""
-        before, self._disabled = self._disabled, True
+        """Gives the backbone back, bit for bit: calls go straight to it. Of this thread alone; others go on reading."""
+        before = _without_recurrence.get()
+        _without_recurrence.set(before | {id(self)})
         try:
             yield
         finally:
-            self._disabled = before
+            _without_recurrence.set(before)
+
+    @property
+    def _disabled(self) -> bool:
+        return id(self) in _without_recurrence.get()
 
     @property
     def reader(self) -> Reader:
         config = self.config
         base = cast(PreTrainedModel, self.backbone.base_model)
-        implementation = base.config._attn_implementation
+        with lock_of(base):  # or another thread's window may be running
+            implementation = base.config._attn_implementation
         if implementation not in SUPPORTED:
             raise ValueError(
                 f"the backbone's attention is {implementation!r}; recurrence works with {' or '.join(SUPPORTED)}"
@@ -235,6 +226,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
                 return_dict=True,
                 **kwargs,
             )
+            remember_kind(base, output)
             last = output.last_hidden_state
             result = {"last_hidden_state": last} if finish is None else finish(last, current)
             for i, hidden in enumerate(output.hidden_states or ()):

@@ -192,6 +192,11 @@ class Reader:
             state = state.reset(starts_document)
         state = self._with_prefix(state, packed, lengths, prefix)
         plans = [self._plan(state, row, length) for row, length in enumerate(lengths)]
+        if not self.takes_positions and any(plan != plans[0] for plan in plans):
+            # In a cached window, rows at different places must be told where they are; else windows are read anew.
+            opened, use_cache = state.open, False
+            state = replace(state, open=OpenWindow(opened.ids, opened.fill, cached=(0,) * len(plans)))
+            plans = [self._plan(state, row, length) for row, length in enumerate(lengths)]
 
         collected: list[Output] = []
         places: list[Round] = []
