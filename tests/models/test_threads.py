@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from threading import Barrier, Event, Thread
+from threading import Barrier, Event, Thread, local
 from typing import Any
 
 import pytest
@@ -119,16 +119,28 @@ def test_an_error_in_one_thread_leaves_the_others_right() -> None:
     model = models()
     decoder, ids = model["decoder"], tokens(2, 13)
     expected = decoder(ids).logits
+    this_thread = local()
+
+    def break_off(*_: Any) -> None:
+        if getattr(this_thread, "fails", False):
+            raise ArithmeticError("in the middle of the backbone")
+
+    hook = decoder.get_output_embeddings().register_forward_pre_hook(break_off)
     with ThreadPoolExecutor(4) as pool:
 
         def fail(_: int) -> None:
-            with pytest.raises(IndexError):
-                decoder(ids + 1000)
+            this_thread.fails = True
+            try:
+                with pytest.raises(ArithmeticError, match="in the middle"):
+                    decoder(ids)
+            finally:
+                this_thread.fails = False
 
         failing = [pool.submit(fail, n) for n in range(10)]
         found = list(pool.map(lambda _: decoder(ids).logits, range(10)))
         for future in failing:
             future.result()
+    hook.remove()
     assert all(torch.equal(logits, expected) for logits in found)
     assert_undamaged(model)
 
