@@ -181,11 +181,11 @@ def _at_layer(layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwarg
 def _at_site(site: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     insertion = _insertion.get()
     if insertion is not None:
-        call = _signature(type(site)).bind(site, *args, **kwargs)
-        _, hidden, *_ = call.arguments.values()
+        hidden = args[0] if args else kwargs[_first_argument(type(site))]
         insertion.hidden.append(hidden)
         vectors = insertion.vectors.get(insertion.layer)
         if vectors is not None and insertion.layer not in insertion.inserted:
+            call = _signature(type(site)).bind(site, *args, **kwargs)
             insertion.inserted[insertion.layer] = _keys_and_values(site, forward, vectors, hidden, call, insertion)
     return forward(*args, **kwargs)
 
@@ -212,6 +212,12 @@ def signature_of(forward: Any) -> inspect.Signature:
 
 def _signature(cls: type[nn.Module]) -> inspect.Signature:
     return signature_of(cls.forward)
+
+
+@cache
+def _first_argument(cls: type[nn.Module]) -> str:
+    """What a family calls the hidden states that a layer or attention takes in."""
+    return list(_signature(cls).parameters)[1]
 
 
 @_remembered
