@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 from transformers import GenerationMixin
 
@@ -49,6 +50,7 @@ class GeneratesOnward(GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         state: CarriedState | None = None,
+        inputs_embeds: Tensor | None = None,
         is_first_iteration: bool = False,
         logits_to_keep: int = 1,
         **kwargs: Any,
@@ -56,10 +58,10 @@ class GeneratesOnward(GenerationMixin):
         """What the next call is given: the tokens that are not yet in the state, and all else as it came."""
         # Everything before the last token is in the state, unless there is none yet.
         if not is_first_iteration:
-            input_ids, attention_mask = input_ids[:, -1:], None
+            input_ids, attention_mask, inputs_embeds = input_ids[:, -1:], None, None
+            kwargs.pop("prefix_length", None)  # of the prompt; the state keeps it
         elif attention_mask is not None:
-            given = kwargs.get("inputs_embeds")
-            attention_mask = attention_mask[:, -(input_ids if given is None else given).shape[1] :]
+            attention_mask = attention_mask[:, -(input_ids if inputs_embeds is None else inputs_embeds).shape[1] :]
             if not bool(attention_mask[:, -1].all()):
                 raise ValueError(
                     "a prompt is padded at the right, where generation is to go on: pad at the left "
@@ -67,11 +69,10 @@ class GeneratesOnward(GenerationMixin):
                 )
         if kwargs.get("token_type_ids") is not None:
             kwargs["token_type_ids"] = kwargs["token_type_ids"][:, -input_ids.shape[1] :]
-        embedded = kwargs.pop("inputs_embeds", None)
-        if embedded is not None and is_first_iteration:  # a prompt without ids; later tokens have them
-            kwargs["inputs_embeds"] = embedded
+        if inputs_embeds is not None:  # a prompt without ids; later tokens have them
+            kwargs["inputs_embeds"] = inputs_embeds
         return {name: value for name, value in kwargs.items() if name not in _OF_THE_LOOP} | {
-            "input_ids": None if "inputs_embeds" in kwargs else input_ids,
+            "input_ids": input_ids if inputs_embeds is None else None,
             "attention_mask": attention_mask,
             "state": state,
             "use_cache": True,
@@ -89,6 +90,8 @@ class GeneratesOnward(GenerationMixin):
         starts = kwargs.pop("starts_document", None)  # of the prompt alone, and before rows are repeated for beams
         if starts is not None and kwargs.get("state") is not None:
             kwargs["state"] = kwargs["state"].reset(starts)
+        if isinstance(kwargs.get("prefix_length"), (list, tuple)):
+            kwargs["prefix_length"] = torch.tensor(kwargs["prefix_length"])  # which transformers repeats with the rows
         expand = GenerationMixin._expand_inputs_for_generation
         input_ids, model_kwargs = expand(cast(Any, self), expand_size=expand_size, **kwargs)
         state = model_kwargs.get("state")
