@@ -71,6 +71,7 @@ RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
     ("line", "message"),
     [
         (f"{TRAIN} --epochs inf", "--epochs inf: it must be a finite number"),
+        (f"{TRAIN} --epochs 1e300", r"--epochs 1e\+300: that is too much"),
         (f"{TRAIN} --learning-rate nan", "--learning-rate nan: it must be a number above 0"),
         (f"{TRAIN} --batch-size {10**22}", f"--batch-size {10**22}: that is too much"),
         (f"{TRAIN} --max-tokens {10**22}", "--max-tokens .*: that is too much"),

@@ -54,7 +54,7 @@ def check_numbers(option: str, value: Any) -> None:
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, float) and math.isinf(number):
             raise ValueError(f"{option} {number}: it must be a finite number")
-        if isinstance(number, int) and number > (most := MOST.get(option, LARGEST)):
+        if isinstance(number, int | float) and number > (most := MOST.get(option, LARGEST)):
             raise ValueError(f"{option} {number}: that is too much; choose at most {most:,}")
         if option == "--seed" and number < 0:
             raise ValueError(f"{option} {number}: it must be a whole number of at least 0")

@@ -152,6 +152,7 @@ def test_names_that_are_none() -> None:
         ("study mlm --corpus text=", "--corpus text=: no name or path is given: write it as text=PATH"),
         ("study overlap-books --set rates=()", r"rates=\(\): give at least one learning rate"),
         ("study overlap-books --set rates=(1e-3,0)", "0 must be more than 0"),
+        ("study overlap-books --set rates=(1e-3,1e999)", "inf must be a finite number"),
         ("study gates --set tokens_per_step=-1", "tokens_per_step=-1: -1 must be more than 0"),
         ("study mlm --set tokens=-5", "tokens=-5: -5 must be more than 0"),
         ("study gates --set tokens=0", "tokens=0: 0 must be more than 0"),

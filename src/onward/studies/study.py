@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -128,6 +129,8 @@ def _check_numbers(name: str, value: Any, known: Any) -> None:
     numbers = value if isinstance(value, list | tuple) else [value]
     some = "rate" in name or (isinstance(known, int | float) and known > 0 and name not in MAY_BE_NOTHING)
     for number in numbers:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ValueError(f"{name}={value!r}: {number!r} must be a finite number")
         if isinstance(number, int | float) and not isinstance(number, bool) and (number < 0 or (number == 0 and some)):
             raise ValueError(f"{name}={value!r}: {number!r} must be {'more than' if some else 'at least'} 0")
     if name.endswith("rates") and not numbers:
