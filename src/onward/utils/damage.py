@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from .files import DamagedFile, field_of, read_json
@@ -48,17 +47,12 @@ def refuse_damaged(folder: Path, error: Exception) -> None:
                 list(opened.keys())
         except SafetensorError as damage:
             raise DamagedFile(f"{file} is damaged: {damage}; save the model again, or take a copy of it") from error
-    for file in sorted(folder.glob("pytorch_model*.bin")):
-        if not _holds_weights(file):
-            raise DamagedFile(f"{file} is damaged, or holds no weights: use a model saved as safetensors") from error
-
-
-def _holds_weights(file: Path) -> bool:
-    try:
-        found = torch.load(file, map_location="meta", weights_only=True)
-    except Exception:  # torch has no error of its own for this
-        return False
-    return isinstance(found, dict) and all(isinstance(weights, torch.Tensor) for weights in found.values())
+    pickled = sorted(folder.glob("pytorch_model*.bin"))
+    if pickled and not any(folder.glob("*.safetensors")) and not isinstance(error, (ValueError, ImportError)):
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise DamagedFile(
+            f"{pickled[0]} is damaged, or holds no weights ({said}): use a model saved as safetensors"
+        ) from error
 
 
 class TellsDamage:
