@@ -22,7 +22,7 @@ from onward.models.window_recurrent import UnsupportedBackboneError
 
 WINDOW, OVERLAP, LENGTH = 5, 1, 14
 EDGES = [5, 9]  # where its windows end
-HEADS = {"causal-lm": "causal LM", "masked-lm": "masked LM", "model": "bare"}
+HEADS = {"causal-lm": "as causal language models", "masked-lm": "as masked ones", "model": "bare"}
 HEADING = """# Families
 
 Every type of text model in transformers {version}, tiny and random, as a causal language model, as a masked one and
@@ -168,8 +168,8 @@ def table(found: dict[str, dict[str, tuple[str, str]]]) -> str:
     counts = []
     for head, name in HEADS.items():
         verdicts = [v[head][0] for v in found.values() if head in v]
-        counts.append(f"{verdicts.count('works')} of {len(verdicts)} work as a {name} model")
-    heading = HEADING.format(version=transformers.__version__, counts="; ".join(counts) + ".")
+        counts.append(f"{verdicts.count('works')} of {len(verdicts)} {name}")
+    heading = HEADING.format(version=transformers.__version__, counts=f"{', '.join(counts)} work.")
     return heading + "\n".join(row(family, verdicts) for family, verdicts in found.items())
 
 

@@ -5,6 +5,7 @@ Sizes are set by name, wherever a configuration has the name; what a family asks
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -166,6 +167,7 @@ _MORE_THAN_TEXT = {
 }
 
 
+@cache
 def text_families() -> dict[str, list[str]]:
     """Every type that reads token ids, with the heads that transformers has for it: all with a head for language, and
     the bare ones that are made of one configuration and take token ids alone."""
