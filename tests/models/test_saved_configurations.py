@@ -174,3 +174,18 @@ def test_every_class_loads_by_the_keyword_of_transformers(system: str, tmp_path:
         assert AutoModel.from_pretrained(pretrained_model_name_or_path=tmp_path / "bare").config.head == "model"
         with pytest.raises(ValueError, match="'model'.*is for 'causal-lm'"):
             WindowRecurrentForCausalLM.from_pretrained(pretrained_model_name_or_path=tmp_path / "bare")
+
+
+def test_a_folder_says_what_it_is_loaded_with(system: str, tmp_path: Path) -> None:
+    """Where onward was not imported transformers says that it is out of date, and cannot be made to say more."""
+    model = made(system)
+    model.save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: onward\n") and "after `import onward`" in card
+    assert f"from transformers import {model.auto_class.__name__}" in card
+    assert isinstance(model.auto_class.from_pretrained(tmp_path), type(model))
+    (tmp_path / "README.md").write_text("mine", encoding="utf-8")
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "mine"
+    model.save_pretrained(tmp_path / "other", is_main_process=False)
+    assert not (tmp_path / "other" / "README.md").exists()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import GenerationMixin
+from transformers import AutoModelForCausalLM, GenerationMixin
 
 from ...ops.language_loss import IGNORED, language_loss
 from ..checking import check_labels, kept_columns
@@ -25,6 +25,7 @@ from .state import BlockState
 class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, GenerationMixin):
     """Trains, scores and generates over documents of any length."""
 
+    auto_class = AutoModelForCausalLM
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
 

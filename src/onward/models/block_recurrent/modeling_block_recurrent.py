@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import AutoModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
@@ -18,6 +18,7 @@ from ...fingerprints import origin_of
 from ...ops.autocast import autocast_dtype
 from ...ops.rms_norm import RMSNorm
 from ...utils.damage import TellsDamage
+from ..cards import WritesCard
 from ..checking import checked_ids, checked_mask
 from .attention import SlidingAttention
 from .cell import RecurrentCell
@@ -40,7 +41,7 @@ class BlockRecurrentOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-class BlockRecurrentPreTrainedModel(TellsDamage, PreTrainedModel):
+class BlockRecurrentPreTrainedModel(TellsDamage, WritesCard):
     config_class = BlockRecurrentConfig
     config: BlockRecurrentConfig
     base_model_prefix = "model"
@@ -48,6 +49,15 @@ class BlockRecurrentPreTrainedModel(TellsDamage, PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["BlockRecurrentLayer"]
     _can_compile_fullgraph = False
+
+    def describe(self) -> str:
+        count = sum(p.numel() for p in self.parameters())
+        return f"A decoder that carries states from block to block: {self.state_name}. Parameters: {count:,}."
+
+    @property
+    def state_name(self) -> str:
+        """What two models must have in common for one to read on from the other's state."""
+        raise NotImplementedError
 
     def _init_weights(self, module: nn.Module) -> None:
         """Embeddings of variance 1, whose logits are divided by sqrt(d); other kernels of variance 1 / fan_in."""
@@ -99,6 +109,8 @@ class BlockRecurrentPreTrainedModel(TellsDamage, PreTrainedModel):
 class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
     """The bare decoder: reads documents of any length in any pieces, carrying a state."""
 
+    auto_class = AutoModel
+
     def __init__(self, config: BlockRecurrentConfig):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -109,7 +121,6 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
 
     @property
     def state_name(self) -> str:
-        """What two models must have in common for one to read on from the other's state."""
         c = self.config
         name = f"{c.num_hidden_layers} layers of {c.hidden_size}, {c.num_attention_heads} heads of {c.head_dim}"
         name += f", window {c.window}"

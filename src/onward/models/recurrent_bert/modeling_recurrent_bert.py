@@ -22,6 +22,7 @@ from transformers.models.bert import modeling_bert as bert
 
 from ...ops.recurrence import gated_recurrence
 from ...utils.damage import TellsDamage
+from ..cards import WritesCard
 from ..checking import checked_mask, refuse_ids_outside
 from ..losses import answer_loss, document_loss, labelled_loss
 from .configuration_recurrent_bert import RecurrentBertConfig
@@ -102,12 +103,19 @@ class RecurrentBertLayer(bert.BertLayer):
         return self.output(self.recurrence(attended, padding), attended)
 
 
-class _Recurrent(TellsDamage, bert.BertPreTrainedModel):
+class _Recurrent(TellsDamage, WritesCard, bert.BertPreTrainedModel):
     config_class = RecurrentBertConfig
     config: RecurrentBertConfig
     _supports_flex_attn = False
     accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
     _no_split_modules = ["BertEmbeddings", "RecurrentBertLayer"]
+
+    def describe(self) -> str:
+        c, count = self.config, sum(p.numel() for p in self.parameters())
+        return (
+            f"BERT with a light recurrence in the place of its feed-forward blocks: {c.num_hidden_layers} layers of "
+            f"{c.hidden_size}, {c.direction}, stride {c.stride}. Parameters: {count:,}."
+        )
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from ...fingerprints import Fingerprint
 from ...pretrained import source_of
 from ...utils.files import DamagedFile
+from ..cards import write_card
 from ..checking import own_fields
 
 ADDED = "recurrence.safetensors"
@@ -48,9 +49,8 @@ class SavesWhatWasAdded(PreTrainedModel):
             self._save_added(directory)
         else:
             super().save_pretrained(save_directory, **kwargs)
-        card = directory / "README.md"
-        if not card.exists() and kwargs.get("is_main_process", True):
-            card.write_text(model_card(self), encoding="utf-8")
+        if kwargs.get("is_main_process", True):
+            write_card(directory, self, _description(self))
 
     def _save_added(self, directory: Path) -> None:
         config = self.config
@@ -179,33 +179,15 @@ def _refuse_misfits(name: str, info: dict[str, Any]) -> None:
             raise ValueError(f"{name} does not fit its configuration: it {saying} {listed}")
 
 
-def model_card(model: Any) -> str:
+def _description(model: Any) -> str:
     config = model.config
     added = sum(p.numel() for p in model.carrier.parameters())
     total = sum(p.numel() for p in model.parameters())
     backbone = config.backbone_name or f"a {config.backbone.model_type} made in memory"
-    auto = model.auto_class.__name__
-    lines = [
-        "---",
-        "library_name: onward",
-        "tags: [onward, recurrence, long-document]",
-        "---",
-        f"# {type(model).__name__}",
-        "",
+    return (
         f"{backbone}, reading documents of any length in windows of {config.window} tokens with an overlap of "
         f"{config.overlap}. From window to window it carries `{config.carrier}`: {config.vector_count} vector(s), "
-        f"inserted as keys and values at layer(s) {', '.join(map(str, config.insertion_layers))}.",
-        "",
-        f"Parameters: {total:,}, of which {added:,} were added by recurrence.",
-        "",
-        "```python",
-        "import onward",
-        f"from transformers import {auto}",
-        "",
-        f'model = {auto}.from_pretrained("path/of/this/folder")',
-        "```",
-        "",
-        "Method: Adding Recurrence to Pretrained Transformers.",
-        "",
-    ]
-    return "\n".join(lines)
+        f"inserted as keys and values at layer(s) {', '.join(map(str, config.insertion_layers))}.\n\n"
+        f"Parameters: {total:,}, of which {added:,} were added by recurrence.\n\n"
+        "Method: Adding Recurrence to Pretrained Transformers."
+    )
