@@ -33,7 +33,7 @@ from onward.studies.blocks import BlockSizes
 from onward.studies.study import MODEL
 from onward.studies.training_runs import cut
 from onward.training.many_runs import RunsProgress
-from onward.training.record import RUN
+from onward.training.claiming import RUN
 from onward.vocabularies import byte_tokenizer
 
 

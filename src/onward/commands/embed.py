@@ -40,6 +40,7 @@ def embed(
     from .. import add_recurrence
     from ..models.window_recurrent import MODELS, WindowRecurrenceConfig, WindowRecurrentModel
     from ..pretrained import load_backbone
+    from ..utils.files import make_folder, whole_file
 
     if kind_of(model) == "block-recurrent":
         raise ValueError(f"{model} is block-recurrent, and vectors come from backbones and window-recurrent models")
@@ -72,6 +73,7 @@ def embed(
                 vectors[f"{document.name}.document"] = result.documents[0].contiguous()
                 if tokens:
                     vectors[f"{document.name}.tokens"] = result.tokens[0].contiguous()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    save_file(vectors, out)
+    make_folder(out.parent)
+    with whole_file(out) as unfinished:
+        save_file(vectors, unfinished)
     say(f"{len(vectors)} tensors are in {out}")
