@@ -144,6 +144,9 @@ def test_text_files_of_another_ending(tmp_path):
         load_documents(tmp_path)
 
 
+LINES = b'{"text": "a b c"}\n' * 99
+
+
 def damaged(data: bytes) -> bytes:
     """The first byte after gzip's header says how what follows is packed."""
     return data[:10] + b"\x07" + data[11:]
@@ -164,8 +167,8 @@ def damaged(data: bytes) -> bytes:
         ("a.jsonl", b"\n", "a.jsonl: no documents"),
         ("a.jsonl.gz", b"plain", "a.jsonl.gz, line 1: not a whole gzip file"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "x"}' * 99)[:-9], "line 1: not a whole gzip file"),
-        ("a.jsonl.gz", damaged(gzip.compress(b'{"text": "a b c"}\n' * 99)), "line 1: not a whole gzip file .*block type"),
-        ("a.jsonl.gz", gzip.compress(b'{"text": "a b c"}\n' * 99)[:-8] + bytes(8), "line .*: not a whole gzip file .*CRC"),
+        ("a.jsonl.gz", damaged(gzip.compress(LINES)), "line 1: not a whole gzip file .*block type"),
+        ("a.jsonl.gz", gzip.compress(LINES)[:-8] + bytes(8), "line .*: not a whole gzip file .*CRC"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl, line 1: lists or objects lie too deep in each other"),
         ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}", "a.jsonl, line 1: JSON that cannot be read"),
         ("a.jsonl", b'{"text": "sea \\ud83d."}', r"a.jsonl, line 1: half a character, .ud83d, is no text"),

@@ -32,8 +32,8 @@ from onward.studies.backbone import Decoder
 from onward.studies.blocks import BlockSizes
 from onward.studies.study import MODEL
 from onward.studies.training_runs import cut
-from onward.training.many_runs import RunsProgress
 from onward.training.claiming import RUN
+from onward.training.many_runs import RunsProgress
 from onward.vocabularies import byte_tokenizer
 
 
