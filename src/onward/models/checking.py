@@ -61,13 +61,13 @@ def refuse_ids_outside(ids: Tensor, size: int, name: str = "input_ids", what: st
         )
 
 
-def checked_mask(attention_mask: Tensor, shape: Sequence[int]) -> Tensor:
+def checked_mask(attention_mask: Tensor, shape: Sequence[int], of: str = "input_ids") -> Tensor:
     """[B, N] bool: which tokens are real."""
     if not isinstance(attention_mask, Tensor):
         raise TypeError(f"attention_mask must be a tensor of 1 and 0, got {type(attention_mask).__name__}")
     if tuple(attention_mask.shape) != tuple(shape):
         raise ValueError(
-            f"attention_mask has the shape {tuple(attention_mask.shape)}, input_ids {tuple(shape)}: they must agree"
+            f"attention_mask has the shape {tuple(attention_mask.shape)}, {of} {tuple(shape)}: they must agree"
         )
     real = attention_mask.bool()
     if attention_mask.dtype != torch.bool and not torch.compiler.is_compiling():
@@ -80,14 +80,14 @@ def checked_mask(attention_mask: Tensor, shape: Sequence[int]) -> Tensor:
     return real
 
 
-def check_labels(labels: Tensor, shape: Sequence[int], vocab_size: int) -> None:
+def check_labels(labels: Tensor, shape: Sequence[int], vocab_size: int, of: str = "input_ids") -> None:
     """Of a language model: the ids of tokens, as many as there are tokens."""
     if not isinstance(labels, Tensor):
         raise TypeError(f"labels must be a tensor of token ids, got {type(labels).__name__}")
     if labels.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"labels must be whole numbers (torch.long), got {labels.dtype}")
     if tuple(labels.shape) != tuple(shape):
-        raise ValueError(f"labels have the shape {tuple(labels.shape)}, input_ids {tuple(shape)}: they must agree")
+        raise ValueError(f"labels have the shape {tuple(labels.shape)}, {of} {tuple(shape)}: they must agree")
     refuse_labels_outside(labels, vocab_size)
 
 

@@ -106,7 +106,7 @@ def labels_to_predict(
     given = labels if shift_labels is None else shift_labels
     if given is None:
         return None
-    check_labels(given, shape, vocab_size)
+    check_labels(given, shape, vocab_size, "the input")
     if shift_labels is None:
         return next_labels(given, mask)
     return shift_labels.long() if mask is None else shift_labels.long().masked_fill(mask == 0, IGNORED)

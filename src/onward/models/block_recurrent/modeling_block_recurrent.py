@@ -235,7 +235,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             state = state.to(embedded.dtype)  # from another dtype, or from autocast
         columns, lengths = None, (count,) * batch
         if attention_mask is not None:
-            real = checked_mask(attention_mask, (batch, count))
+            real = checked_mask(attention_mask, (batch, count), "the input")
             lengths = tuple(real.sum(1).tolist())
             if min(lengths) < count:
                 columns = packing(real, max(lengths))
