@@ -181,7 +181,7 @@ def _at_layer(layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwarg
 def _at_site(site: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     insertion = _insertion.get()
     if insertion is not None:
-        hidden = args[0] if args else kwargs[_first_argument(type(site))]
+        hidden = args[0] if args else kwargs[_first_argument(type(site).forward)]
         insertion.hidden.append(hidden)
         vectors = insertion.vectors.get(insertion.layer)
         if vectors is not None and insertion.layer not in insertion.inserted:
@@ -215,9 +215,9 @@ def _signature(cls: type[nn.Module]) -> inspect.Signature:
 
 
 @cache
-def _first_argument(cls: type[nn.Module]) -> str:
+def _first_argument(forward: Any) -> str:
     """What a family calls the hidden states that a layer or attention takes in."""
-    return list(_signature(cls).parameters)[1]
+    return list(signature_of(forward).parameters)[1]
 
 
 @_remembered
