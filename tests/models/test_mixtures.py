@@ -20,7 +20,7 @@ EXPERTS = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"
 def test_rounding_never_makes_an_encoder_of_a_decoder(family: str, stock: bool) -> None:
     """Experts work on batches of other sizes when another token changes, and round otherwise."""
     ids = tokens(2, 13)
-    for seed in range(8):
+    for seed in range(5):
         model = add_recurrence(tiny_model(family, "model", seed=seed, stock=stock), window=5, overlap=1)
         assert model.config.causal
         first = model(ids[:, :7])
