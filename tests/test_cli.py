@@ -150,7 +150,7 @@ def test_one_option_takes_many_numbers():
 
 def test_train_a_preset(blocks):
     config = json.loads((blocks / "config.json").read_text())
-    assert (config["model_type"], config["vocab_size"], config["window"]) == ("block_recurrent", 257, 16)
+    assert (config["model_type"], config["vocab_size"], config["window"]) == ("onward_block_recurrent", 257, 16)
     assert (config["hidden_size"], config["num_states"], config["recurrent_layers"]) == (32, 4, [2])
     assert (config["gate"], config["segment_length"], config["eos_token_id"]) == ("fixed", 128, 0)
     recipe = json.loads((blocks / "training.json").read_text())["recipe"]

@@ -1,9 +1,11 @@
 """onward: recurrence for Transformers. Importing it makes its models known to transformers' Auto classes."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, BertTokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockRecurrentModel, BlockState
+from .models.checking import OURS
 from .models.recurrent_bert import (
     RecurrentBertConfig,
     RecurrentBertForMaskedLM,
@@ -30,16 +32,16 @@ from .state import WindowState
 
 __version__ = "0.2.0.dev0"
 
-AutoConfig.register(WindowRecurrenceConfig.model_type, WindowRecurrenceConfig)
+for _config in (WindowRecurrenceConfig, BlockRecurrentConfig, RecurrentBertConfig):
+    AutoConfig.register(_config.model_type, _config)
+    CONFIG_MAPPING.register(_config.model_type.removeprefix(OURS), _config)  # files of version 0.1
 for _model in MODELS.values():
     _model.auto_class.register(WindowRecurrenceConfig, _model)
-AutoConfig.register(BlockRecurrentConfig.model_type, BlockRecurrentConfig)
-AutoModel.register(BlockRecurrentConfig, BlockRecurrentModel)
-AutoModelForCausalLM.register(BlockRecurrentConfig, BlockRecurrentForCausalLM)
-AutoConfig.register(RecurrentBertConfig.model_type, RecurrentBertConfig)
-AutoTokenizer.register(RecurrentBertConfig, BertTokenizer)
 for _bert in _BERTS:
     _bert.auto_class.register(RecurrentBertConfig, _bert)
+AutoModel.register(BlockRecurrentConfig, BlockRecurrentModel)
+AutoModelForCausalLM.register(BlockRecurrentConfig, BlockRecurrentForCausalLM)
+AutoTokenizer.register(RecurrentBertConfig, BertTokenizer)
 # Trainer with label smoothing looks for the name of the class here, to know that labels are those of the next token.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[WindowRecurrenceConfig.model_type] = WindowRecurrentForCausalLM.__name__
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[BlockRecurrentConfig.model_type] = BlockRecurrentForCausalLM.__name__

@@ -169,7 +169,7 @@ def test_robertas_first_positions_belong_to_padding() -> None:
 def test_a_configuration_survives_its_file(fields: dict[str, Any], tmp_path: Path) -> None:
     config = WindowRecurrenceConfig(backbone=tiny_config("gpt2"), head="causal-lm", causal=True, **fields)
     config.save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "window_recurrent"
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "onward_window_recurrent"
     for loaded in (WindowRecurrenceConfig.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)):
         assert type(loaded) is WindowRecurrenceConfig
         for name in config.own_fields():

@@ -11,6 +11,7 @@ import torch
 from helpers import recurrent, tiny_model, tokens
 from systems import HEADS, SYSTEMS, bert, block, examples, window
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from onward import (
     BlockRecurrentConfig,
@@ -189,3 +190,26 @@ def test_a_folder_says_what_it_is_loaded_with(system: str, tmp_path: Path) -> No
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == "mine"
     model.save_pretrained(tmp_path / "other", is_main_process=False)
     assert not (tmp_path / "other" / "README.md").exists()
+
+
+def test_without_onward_the_error_names_it(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers prints the kind of a model that it does not know, and nothing else that a file holds."""
+    made(system).save_pretrained(tmp_path)
+    monkeypatch.setattr(CONFIG_MAPPING, "_extra_content", {})
+    with pytest.raises(ValueError, match="model type `onward_.*does not recognize"):
+        AutoConfig.from_pretrained(tmp_path)
+
+
+def test_kinds_of_version_0_1_load(system: str, tmp_path: Path) -> None:
+    model = made(system)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    content = json.loads(file.read_text())
+    content["model_type"] = content["model_type"].removeprefix("onward_")
+    file.write_text(json.dumps(content))
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert type(config) is type(model.config) and config.model_type == model.config.model_type
+    loaded = type(model).from_pretrained(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
+    loaded.save_pretrained(tmp_path)
+    assert json.loads(file.read_text())["model_type"].startswith("onward_")

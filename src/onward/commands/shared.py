@@ -187,11 +187,12 @@ OF_MODEL_TYPES = {"block_recurrent": "block-recurrent", "bert": "masked", "recur
 
 def kind_of(name: str) -> str:
     """"block-recurrent", "masked" or "window-recurrent": what a preset names, or a folder or the Hub holds."""
+    from ..models.checking import OURS
     from ..pretrained import model_type_of
 
     if is_preset(name):
         return "masked" if name.startswith(("bert:", "recurrent-bert:")) else "block-recurrent"
-    return OF_MODEL_TYPES.get(model_type_of(name) or "", "window-recurrent")
+    return OF_MODEL_TYPES.get((model_type_of(name) or "").removeprefix(OURS), "window-recurrent")
 
 
 def is_preset(name: str) -> bool:

@@ -1,5 +1,5 @@
 """A model card in every saved folder. It is also the hint for whoever loads the folder without onward: transformers
-then only says that it does not know the kind of model, and nothing in a configuration can make it say more."""
+then says only that it does not know the kind of model, whose name begins with onward, and not what to do."""
 
 from __future__ import annotations
 

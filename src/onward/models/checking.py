@@ -16,6 +16,10 @@ from transformers.generation import GenerationConfig
 
 from ..ops.language_loss import may_look, refuse_labels_outside
 
+OURS = "onward_"
+"""What the kinds of our models begin with. Where onward was not imported, transformers says only that it does not know
+a kind, and so it names the library at least. Files of version 0.1 have the kinds without it."""
+
 # Names that transformers itself writes into a saved configuration, beside its declared fields.
 _WRITTEN_BY_TRANSFORMERS = {
     "model_type",
@@ -173,7 +177,7 @@ class CheckedConfig:
         own = own_fields(cls)
         changes = {k: kwargs.pop(k) for k in list(kwargs) if k in own and not isinstance(kwargs[k], dict)}
         added = {k: kwargs.pop(k, value) for k, value in config_dict.items() if not _is_known(cls, k)}
-        known = {k: value for k, value in config_dict.items() if k not in added}
+        known = {k: value for k, value in config_dict.items() if k not in added and k != "model_type"}
         # We write every field. A file that lacks one, and has one that is nearly called so, was changed by hand.
         _refuse_nearly_ours(cls, [name for name in own if name not in known], added)
         from_dict = cast(Any, super()).from_dict

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
 from ..masked_texts import Hiding, PackedTexts, collate
+from ..models.losses import share
 from ..ops.language_loss import IGNORED
 from ..streams import TokenizedDocument
 from .feeding import OF_CARRIERS, Feeding
@@ -22,7 +23,7 @@ def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | N
     """Over all hidden tokens of an update, where BERT's own would be the mean of its batches' means."""
     wanted = labels[labels != IGNORED]
     total = cross_entropies(outputs.logits, wanted).sum()
-    return total / (len(wanted) if num_items_in_batch is None else num_items_in_batch)
+    return share(total, len(wanted), num_items_in_batch)
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
+from ..models.checking import OURS
 from ..streams import TokenizedDocument
 from ..utils.files import DamagedFile, field_of, put_all_in_place, read_json, write_json
 from ..utils.manifests import Listed, fault_among, fault_in, has_manifest, listing
@@ -61,6 +62,7 @@ def describe(
     config = model.config.to_diff_dict()
     for name in ("transformers_version", "_name_or_path", "architectures", "use_cache", "dtype"):
         config.pop(name, None)
+    config["model_type"] = model.config.model_type.removeprefix(OURS)  # as runs of version 0.1 have it
     described = {
         **{f"recipe.{name}": value for name, value in recipe.that_shape_the_result().items()},
         **{f"model.{name}": value for name, value in config.items()},

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from ..checking import CheckedConfig, is_number
+from ..checking import OURS, CheckedConfig, is_number
 from .gates import CONFIGURATIONS, GATES, TANHS
 
 
@@ -41,7 +41,7 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
             feedback, between all.
     """
 
-    model_type = "block_recurrent"
+    model_type = f"{OURS}block_recurrent"
     keys_to_ignore_at_inference: ClassVar = ["state"]
 
     vocab_size: int = 32_000

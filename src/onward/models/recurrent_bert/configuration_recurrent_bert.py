@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig, BertConfig, PreTrainedConfig
 
 from ...ops.recurrence import ACTIVATIONS
-from ..checking import CheckedConfig, is_number
+from ..checking import OURS, CheckedConfig, is_number
 
 # What cannot be computed with is refused here, and not in a kernel of torch. A norm needs a little more than 0.
 NUMBERS = (
@@ -32,7 +32,7 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
         activation: "silu", the paper's Swish, or "relu", with which states are running maxima.
     """
 
-    model_type = "recurrent_bert"
+    model_type = f"{OURS}recurrent_bert"
 
     recurrence_size: int | None = None
     stride: int = 1

@@ -9,7 +9,7 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import SubConfigSpec
 
 from ... import windows
-from ..checking import CheckedConfig
+from ..checking import OURS, CheckedConfig
 from .carriers import CARRIERS, POOLINGS, Defaults
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         backbone, backbone_name, head, causal: filled in by `add_recurrence`.
     """
 
-    model_type = "window_recurrent"
+    model_type = f"{OURS}window_recurrent"
     sub_configs_defaults: ClassVar = {"backbone": SubConfigSpec(AutoConfig, model_type="gpt2", optional=True)}
     keys_to_ignore_at_inference: ClassVar = ["state"]
 

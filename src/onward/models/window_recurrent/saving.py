@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -15,9 +16,9 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ...fingerprints import Fingerprint
 from ...pretrained import source_of
-from ...utils.files import DamagedFile
+from ...utils.files import DamagedFile, make_folder, whole_file
 from ..cards import write_card
-from ..checking import own_fields
+from ..checking import OURS, own_fields
 
 ADDED = "recurrence.safetensors"
 _OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
@@ -59,17 +60,16 @@ class SavesWhatWasAdded(PreTrainedModel):
                 "only what was added can be saved when the backbone has a name to load it by: this one was made "
                 "in memory; save the whole model instead"
             )
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         state = {name: tensor.contiguous() for name, tensor in self.carrier.state_dict().items()}
         made_with = Fingerprint.of(self.backbone)
         if made_with is None:
             raise ValueError("the backbone's weights are not whole in this process: save the whole model instead")
-        save_file(state, directory / ADDED, metadata={"format": "pt", "backbone": json.dumps(made_with.as_json())})
+        with whole_file(directory / ADDED) as unfinished:
+            save_file(state, unfinished, metadata={"format": "pt", "backbone": json.dumps(made_with.as_json())})
+        config = copy.deepcopy(config)
         config.added_only, config.architectures = True, [type(self).__name__]
-        try:
-            config.save_pretrained(directory)
-        finally:
-            config.added_only = False
+        config.save_pretrained(directory)
         if self.can_generate():
             self.generation_config.save_pretrained(directory)
 
@@ -159,7 +159,7 @@ def _digest_of_version_0_1(backbone: nn.Module) -> str:
 
 def _refuse_foreign(name: Any, config_class: Any, place: dict[str, Any]) -> None:
     kind = config_class.get_config_dict(name, **place)[0].get("model_type")
-    if kind != config_class.model_type:
+    if kind not in (config_class.model_type, config_class.model_type.removeprefix(OURS)):
         raise ValueError(
             f"{name} holds {f'a model of the kind {kind!r}' if kind else 'no configuration'}, not one that onward "
             "saved: load it with transformers, then use add_recurrence"
