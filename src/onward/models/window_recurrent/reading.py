@@ -9,9 +9,6 @@ Shapes: B rows, N columns of input, C columns of the open window, w columns of a
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -25,6 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from ... import windows
 from ...fingerprints import Origin
 from ...state import OpenWindow, WindowState, where_rows
+from ...utils.memory import give_memory_back
 from ..checking import checked_mask
 from .carriers import Carrier, Tensors
 from .fitting import check_state
@@ -91,21 +89,6 @@ def align_right(ids: Tensor, fill: Sequence[int]) -> Tensor:
         return ids[:, :width]
     place = torch.arange(width, device=ids.device)[None] - (width - torch.tensor(fill, device=ids.device))[:, None]
     return ids.gather(1, place.clamp(min=0))
-
-
-@functools.cache
-def _c_library() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libc.so.6") if sys.platform == "linux" else None
-    except OSError:
-        return None
-
-
-def give_memory_back(device: torch.device) -> None:
-    """Lets the C library return freed memory to the system: it keeps it in pieces too small for the next window,
-    and a process would grow with every window although nothing is held."""
-    if device.type == "cpu" and (library := _c_library()) is not None:
-        library.malloc_trim(0)
 
 
 def _cache(held: Held | None) -> DynamicCache:
