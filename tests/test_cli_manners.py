@@ -13,6 +13,8 @@ from small_models import save_small_gpt2
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, add_recurrence, cli
 from onward.corpora import load_documents
 from onward.pretrained import load_backbone
+from onward.utils.files import write_json
+from onward.utils.manifests import listing
 from onward.vocabularies import byte_tokenizer, train_vocabulary
 
 WORDS = "the sea and the ship and the long way home, said the old man to the boy. "
@@ -115,7 +117,7 @@ def test_numbers(place, told, line, message):
             for setting, message in {
                 "hidden_act=foo": "hidden_act must be one of gelu",
                 "torch_dtype=float16": "--set torch_dtype=float16: models are trained in float32",
-                "pad_token_id=999": "--set pad_token_id=999: the vocabulary has",
+                "pad_token_id=999": "pad_token_id=999: the vocabulary has",
                 "layer_norm_eps=-1": "layer_norm_eps must be a number above 0, got -1",
                 "hidden_dropout_prob=2": "hidden_dropout_prob must be a share",
                 "type_vocab_size=0": "type_vocab_size must be a whole number of at least 1",
@@ -205,3 +207,23 @@ def test_weights_that_broke_off(place, told, model, kept):
 def test_corpora_that_broke_off(place, told):
     (place / "a.jsonl").write_text(json.dumps({"text": "x"}) + "\n" + "[" * 10**5)
     assert "a.jsonl, line 2: lists or objects lie too deep" in told("vocabulary", "--corpus", str(place / "a.jsonl"))
+
+
+def test_weights_other_than_those_that_were_saved(place, told):
+    shutil.copytree(place / "run", place / "changed")
+    file = place / "changed" / "model.safetensors"
+    listed = listing(file.parent, [file])
+    write_json(place / "changed" / "training.json", {"files": listed})
+    assert told(*at(place, "inspect @/changed")) == ""
+    content = bytearray(file.read_bytes())
+    content[-50] ^= 1
+    file.unlink()
+    file.write_bytes(content)
+    for line in ("inspect @/changed", "generate @/changed --prompt x --tokens 1"):
+        assert f"{file} is damaged: its content is not what was written" in told(*at(place, line))
+    write_json(place / "changed" / "training.json", {"files": None})
+    assert "training.json is damaged: its field 'files'" in told(*at(place, "inspect @/changed"))
+
+
+def test_a_model_with_recurrence_is_given_no_other(place, told):
+    assert "has recurrence already" in told(*at(place, "train @/run --corpus @/texts --out @/again"))

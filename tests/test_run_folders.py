@@ -146,7 +146,7 @@ def test_a_backbone_is_never_written_over(backbone, tokenizer, tmp_path):  # noq
     assert train_it(backbone, backbone / "run", tokenizer).steps == 1, "a folder inside it is another"
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "README.md", "vocab.txt"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"])
 def test_files_of_others_are_left_alone(tokenizer, tmp_path, name):  # noqa: F811
     (tmp_path / name).write_text("mine")
     before = snapshot(tmp_path)
@@ -190,7 +190,9 @@ def test_a_controls_folder_is_refused_before_the_first_run(backbone, tmp_path):
 def test_what_else_is_in_the_folder_stays_as_it_is(tokenizer, tmp_path):  # noqa: F811
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "notes.txt").chmod(0o600)
+    (tmp_path / "README.md").write_text("mine, too")
     run(tmp_path, tokenizer, None, {"max_tokens": 48})
+    assert (tmp_path / "README.md").read_text() == "mine, too"
     assert (tmp_path / "notes.txt").stat().st_mode & 0o777 == 0o600
 
 

@@ -91,14 +91,15 @@ def main() -> None:
         raise SystemExit(1) from None
 
 
-TOLD = (ValueError, OSError, RuntimeError, ArithmeticError, ImportError)
+TOLD = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, ImportError)
 """Whoever raises these says what was wrong. Anything else is a mistake in the program."""
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 def sentence(error: Exception) -> str:
     said = str(error).strip()
-    if isinstance(error, MemoryError) or any(words in said.lower() for words in OUT_OF_MEMORY):
+    of_torch = isinstance(error, RuntimeError) and any(words in said.lower() for words in OUT_OF_MEMORY)
+    if isinstance(error, MemoryError) or of_torch:
         detail = f" ({said.splitlines()[0]})" if said else ""
         return (
             f"the memory of this machine is not enough{detail}: use smaller models, batches, windows or texts, or end "

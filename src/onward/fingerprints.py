@@ -2,7 +2,8 @@
 
 A state goes on in the model that made it, however its weights have changed since: training through segments does
 just that. Any other model must have the same weights. They are looked at when it matters, and not in every call:
-when a model makes its first state, when a state is saved, and when a state meets another model than its own.
+when a model makes a state and its weights have changed since it last did, when it loads others, when a state is saved,
+and when a state meets another model than its own.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-_EACH = 8
-"""How many values are taken of each parameter."""
+_EACH = 16
+"""How many values are taken of each parameter, from its first to its last: models that differ in a few words of their
+vocabulary differ there alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
     shapes: str  # a digest of the parameters' names and shapes
     dtype: str  # the coarsest that they are kept in
-    values: Tensor  # the first few of each parameter, in single precision
+    values: Tensor  # a few of each parameter, in single precision
 
     @staticmethod
     def of(*modules: nn.Module) -> Fingerprint | None:
@@ -38,7 +40,7 @@ class Fingerprint:
         kept = {p.dtype for _, p in named if p.is_floating_point()} or {torch.float32}
         coarsest = max(kept, key=lambda dtype: torch.finfo(dtype).eps)
         device = named[0][1].device  # there they stay until someone asks: looking would stop the device's queue
-        values = torch.cat([p.flatten()[:_EACH].float().to(device) for _, p in named])
+        values = torch.cat([_some(p.flatten()).float().to(device) for _, p in named])
         return Fingerprint(hashlib.sha256(shapes.encode()).hexdigest(), str(coarsest).removeprefix("torch."), values)
 
     def agrees(self, other: Fingerprint) -> bool:
@@ -69,11 +71,32 @@ class Fingerprint:
         return Fingerprint(content["shapes"], content["dtype"], torch.from_numpy(values.astype(np.float32)))
 
 
+def _some(values: Tensor) -> Tensor:
+    apart = max(1, len(values) // (_EACH - 1))
+    return torch.cat([values[::apart][: _EACH - 1], values[-1:]])
+
+
+def _changes(parameter: Tensor) -> int:
+    """How often it was changed in its place; of one made for inference torch does not know."""
+    return 0 if parameter.is_inference() else parameter._version
+
+
 class Origin:
     """Where a state comes from: a model that may still be there, or what is known of its weights."""
 
     def __init__(self, known: Fingerprint | None, *parts: weakref.ref[nn.Module]):
         self._known, self._parts = known, parts
+        self._versions = self._count_changes()
+
+    def _count_changes(self) -> list[tuple[weakref.ref[Tensor], int]]:
+        parts = [part() for part in self._parts]
+        return [(weakref.ref(p), _changes(p)) for part in parts if part is not None for p in part.parameters()]
+
+    def renew(self) -> None:
+        """The weights that the next state is made by."""
+        if any((p := known()) is None or _changes(p) != version for known, version in self._versions):
+            self._known = self.fingerprint
+            self._versions = self._count_changes()
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -87,7 +110,7 @@ class Origin:
         return any(each() is part for each in self._parts)
 
     def forget_model(self) -> None:
-        self._parts = ()
+        self._known, self._parts, self._versions = self.fingerprint, (), []
 
     def check(self, other: Origin | None) -> None:
         """Refuses what comes from other weights than these."""
@@ -100,7 +123,10 @@ class Origin:
                 "state can only be continued by the model that made it, so read its text anew with this one"
             )
 
-    def __reduce__(self) -> tuple:  # copies, and other processes, have no model to look at
+    def __deepcopy__(self, memo: dict) -> Origin:  # a copied state has the same origin
+        return self
+
+    def __reduce__(self) -> tuple:  # other processes have no model to look at
         return Origin, (self.fingerprint,)
 
 
@@ -115,12 +141,14 @@ def origin_of(model: nn.Module, *parts: nn.Module) -> Origin:
         origin = _ORIGINS[model] = Origin(Fingerprint.of(*parts), *map(weakref.ref, parts))
         for part in parts:
             if part not in _WATCHED:
-                part.register_load_state_dict_post_hook(_others_were_loaded)
+                part.register_load_state_dict_pre_hook(_others_are_loaded)
                 _WATCHED.add(part)
+    else:
+        origin.renew()
     return origin
 
 
-def _others_were_loaded(part: nn.Module, keys: Any) -> None:
+def _others_are_loaded(part: nn.Module, *loading: Any) -> None:
     """A model with other weights is another one: its states of before are not its own any more."""
     for model, origin in list(_ORIGINS.items()):
         if origin.is_of(part):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import recurrent, tokens
-from systems import HEADS, MANY, ONE, REGRESSION, bert, examples
+from systems import HEADS, MANY, ONE, REGRESSION, bert, examples, window
 from torch import Tensor, nn
 
 from onward import BlockRecurrentConfig, RecurrentBertConfig, RecurrentBertForMaskedLM
@@ -253,3 +253,16 @@ def test_a_recurrent_bert_is_exported() -> None:
     mask = (torch.arange(12) < torch.tensor([12, 7])[:, None]).long()
     program = torch.export.export(model, (ids, mask))
     torch.testing.assert_close(program.module()(ids, mask).logits, model(ids, mask).logits)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 19), torch.ones(2, 1), torch.ones(1, 20), [[1] * 20] * 2])
+def test_a_recurrent_berts_mask_is_as_long_as_its_input(mask: Any) -> None:
+    model = bert(RecurrentBertForMaskedLM)
+    with pytest.raises((ValueError, TypeError), match="attention_mask"):
+        model(tokens(2, 20), attention_mask=mask)
+
+
+def test_labels_of_half_the_size_are_labels() -> None:
+    model = window("bert", "masked-lm")
+    ids = tokens(2, 20)
+    assert torch.equal(model(ids, labels=ids.int()).loss, model(ids, labels=ids).loss)

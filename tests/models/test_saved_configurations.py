@@ -213,3 +213,8 @@ def test_kinds_of_version_0_1_load(system: str, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
     loaded.save_pretrained(tmp_path)
     assert json.loads(file.read_text())["model_type"].startswith("onward_")
+
+
+def test_special_tokens_that_a_person_names_end_generation() -> None:
+    model = add_recurrence(tiny_model("gpt2"), WindowRecurrenceConfig(window=8, eos_token_id=7))
+    assert model.generation_config.eos_token_id == 7

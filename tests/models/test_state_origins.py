@@ -173,3 +173,46 @@ def test_parameters_that_are_not_here_have_no_fingerprint() -> None:
     layer = torch.nn.Linear(2, 2, device="meta")
     assert Fingerprint.of(layer) is None and origin_of(layer, layer).fingerprint is None
     assert Fingerprint.of(torch.nn.Module()) is None
+
+
+def trained_further(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+
+
+def test_a_state_is_of_the_weights_that_made_it_not_of_the_models_first(system: str, tmp_path: Path) -> None:
+    model, untrained = made(system), made(system)
+    state_of(model)
+    trained_further(model)
+    state = state_of(model)
+    model.save_pretrained(tmp_path / "model")
+    expected = goes_on(model, state)
+    model.load_state_dict(copy.deepcopy(model.state_dict()))
+    assert torch.equal(goes_on(model, state), expected), "it has loaded the weights that it had"
+    kind = type(model)
+    del model
+    gc.collect()
+    with pytest.raises(ValueError, match=OTHERS):
+        goes_on(untrained, state)
+    trained = kind.from_pretrained(tmp_path / "model").eval()
+    for one in (state, through_a_file(state, tmp_path)):
+        torch.testing.assert_close(goes_on(trained, one), expected)
+
+
+def test_a_copied_state_is_the_models_own(system: str) -> None:
+    model = made(system)
+    state = state_of(model)
+    copied = copy.deepcopy(state)
+    trained_further(model)
+    assert torch.equal(goes_on(model, copied), goes_on(model, state))
+
+
+def test_words_that_differ_are_enough(system: str) -> None:
+    one = made(system)
+    other = copy.deepcopy(one)
+    state = state_of(one)
+    with torch.no_grad():
+        other.get_input_embeddings().weight[5:] += 1
+    with pytest.raises(ValueError, match=OTHERS):
+        goes_on(other, state)

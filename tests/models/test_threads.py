@@ -14,6 +14,7 @@ import pytest
 import torch
 from families import recurrent, tokens
 from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from onward import add_recurrence
 
@@ -177,3 +178,16 @@ def test_one_model_is_switched_off_and_not_another() -> None:
     expected = other(ids).logits
     with model.recurrence_disabled():
         assert torch.equal(other(ids).logits, expected)
+
+
+@torch.no_grad()
+def test_backbones_that_share_a_configuration_share_the_lock() -> None:
+    config = GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    pair = [add_recurrence(GPT2LMHeadModel(config).eval(), carrier="spans", window=8, vectors=4) for _ in range(2)]
+    assert pair[0].backbone.config is pair[1].backbone.config
+    ids = tokens(1, 30)
+    expected = [model(ids).logits for model in pair]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: pair[n % 2](ids).logits, range(80)))
+    assert all(torch.equal(logits, expected[n % 2]) for n, logits in enumerate(found))
+    assert config._attn_implementation == "sdpa"

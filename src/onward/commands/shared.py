@@ -149,6 +149,7 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
     from .. import BlockRecurrentForCausalLM, add_recurrence
     from ..models.window_recurrent import WindowRecurrentModel
     from ..pretrained import load_backbone
+    from ..training.record import LOADED, refuse_damaged
 
     refuse_encoder(name)
     if is_preset(name):
@@ -158,6 +159,7 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
             f"{name} is a masked language model, and this verb is for those that predict the next token: use it in "
             "transformers' fill-mask pipeline, or `onward finetune`"
         )
+    refuse_damaged(Path(name).expanduser(), "put a copy of it back, or train the model again", LOADED)
     model, tokenizer = load_backbone(name, head or AutoModelForCausalLM)
     if not isinstance(model, (WindowRecurrentModel, BlockRecurrentForCausalLM)):
         if window is None:

@@ -12,7 +12,8 @@ def train_windows(given: dict[str, Any]) -> None:
     from transformers import set_seed
 
     from .. import WindowRecurrenceConfig, add_recurrence
-    from ..pretrained import load_backbone
+    from ..models.checking import OURS
+    from ..pretrained import load_backbone, model_type_of
     from ..training.claiming import refuse_folders
 
     names = ("carrier", "window", "overlap", "vectors", "residual")
@@ -25,6 +26,11 @@ def train_windows(given: dict[str, Any]) -> None:
         fields["insert_at"] = layers if layers == "all" else numbers("--insert-at", layers, several)
     config = WindowRecurrenceConfig(**fields)
     refuse_encoder(given["model"])
+    if (model_type_of(given["model"]) or "").removeprefix(OURS) == "window_recurrent":
+        raise ValueError(
+            f"{given['model']} has recurrence already, and `train` gives it to plain backbones: name the backbone that "
+            "it was made of, or train it on in Python"
+        )
     if given.get("trained") is Trained.lora:
         given.setdefault("learning_rate", 5e-4)  # adapters start from nothing, and need more than weights
     recipe = recipe_of("window-recurrent", given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,5 +79,8 @@ def sign_test(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.
     pairs = int(sum(a != b for a, b in zip(first, second, strict=True)))
     if not pairs:
         return SignTest(0.5, 0, 1.0)
-    as_rare = sum(math.comb(pairs, count) for count in range(min(lower, pairs - lower) + 1))
+    ways = as_rare = 1  # how many orders of so many lower ones there are, from none on
+    for count in range(min(lower, pairs - lower)):
+        ways = ways * (pairs - count) // (count + 1)
+        as_rare += ways
     return SignTest(lower / pairs, pairs, min(1.0, 2 * as_rare / 2**pairs))

@@ -33,7 +33,7 @@ from ..training.record import history_of, machine_of, seconds_of, versions
 from ..training.saving import SaveMoreOften, SavingTrainer
 from ..training.trainer import NonFiniteLossError
 from ..utils.files import make_folder, read_json, whole_folder, write_json
-from ..utils.processes import is_first, losses_explained, on_cpu, told_by_the_first
+from ..utils.processes import on_cpu, refuse_several
 from .data import read
 from .loading import check_length, load
 from .order import ByLength
@@ -82,12 +82,13 @@ def finetune(
     every 10 minutes.
     """
     check_learning_rate(learning_rate)
+    refuse_several("fine-tuning")
     folder = folder_named(out, "out")
     _refuse_finished(folder)
     refuse_foreign(folder, STARTED, FOREIGN)
     setting = prepare(model, task, recipe, data=data, split=split, save_models=save_model)
     make_folder(folder)
-    with losses_explained(lambda: checkpoints.how_to_go_on(folder)), checkpoints.alone_in(folder):
+    with checkpoints.alone_in(folder):
         _refuse_finished(folder)  # just now, by another process
         return run(setting, learning_rate, seed, folder)
 
@@ -190,7 +191,7 @@ def run(
     set_seed(seed)  # before the head is drawn
     model, tokenizer = load(setting.model, prepared.auto_class, prepared.task)
     described = setting.described | {"learning_rate": learning_rate, "seed": seed}
-    told_by_the_first(lambda: _claim(folder, described))
+    _claim(folder, described)
     trainer = FineTuner(
         model,
         _arguments(setting, learning_rate, seed, folder),
@@ -206,7 +207,7 @@ def run(
         metrics = prepared.metrics({split: trainer.logits(inputs) for split, inputs in prepared.evaluation.items()})
     except NonFiniteLossError as error:
         ended = str(error)
-    if setting.save_models and ended is None and is_first():
+    if setting.save_models and ended is None:
         with quiet(), whole_folder(folder / MODEL) as place:
             model.save_pretrained(place)
             tokenizer.save_pretrained(place)
@@ -239,7 +240,7 @@ def run(
     return RunResult.read(folder)
 
 
-def _claim(folder: Path, described: dict[str, Any]) -> int:
+def _claim(folder: Path, described: dict[str, Any]) -> None:
     """A run goes on only from checkpoints of its own; those of another, which has not ended, give way."""
     file = folder / STARTED
     if file.is_file():
@@ -250,7 +251,6 @@ def _claim(folder: Path, described: dict[str, Any]) -> int:
     refuse_foreign(folder, STARTED, FOREIGN)
     make_folder(folder)
     write_json(file, described)
-    return 0
 
 
 def _arguments(setting: Setting, learning_rate: float, seed: int, folder: Path) -> TrainingArguments:

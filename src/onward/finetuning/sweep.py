@@ -10,7 +10,7 @@ from ..training.checkpoints import alone_in, discard_all
 from ..training.claiming import folder_named, refuse_foreign, refuse_other
 from ..training.many_runs import RunsProgress
 from ..utils.files import field_of, make_folder, read_json, write_json
-from ..utils.processes import losses_explained, told_by_the_first
+from ..utils.processes import refuse_several
 from .recipe import FinetuningRecipe, check_learning_rate
 from .report import WRITTEN, write
 from .result import RESULT, RunResult
@@ -45,12 +45,13 @@ def sweep(
     rates = list(dict.fromkeys(float(rate) for rate in learning_rates))
     _check(rates, seeds)
     listed = range(seeds) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
+    refuse_several("fine-tuning")
     folder = folder_named(out, "out")
     refuse_foreign(folder, SWEEP, FOREIGN)
     setting = prepare(model, task, recipe, data=data, split=split, save_models=save_models)
     make_folder(folder)
-    with losses_explained(lambda: "Run the same command again to go on with the sweep"), alone_in(folder):
-        told_by_the_first(lambda: _claim(folder, name or Path(str(model)).name, setting.described))
+    with alone_in(folder):
+        _claim(folder, name or Path(str(model)).name, setting.described)
         _run_missing(setting, [(rate, seed) for seed in listed for rate in rates], folder, progress)
     found = Sweep.read(folder)
     write([found], folder, margin)
@@ -131,11 +132,10 @@ def _place(folder: Path, rate: float, seed: int) -> Path:
 FOREIGN = ("config.json", *WRITTEN)
 
 
-def _claim(folder: Path, name: str, described: dict[str, Any]) -> int:
+def _claim(folder: Path, name: str, described: dict[str, Any]) -> None:
     """Refuses a folder that holds another sweep; one without a finished run gives way."""
     file = folder / SWEEP
     if file.is_file() and any(folder.glob(f"{RUNS}/*/{RESULT}")):
         there = read_json(file, "what the sweep in this folder is", "put a copy of it back, or choose another folder")
         refuse_other(folder, "sweep", field_of(there, file, "settings", dict), described)
     write_json(file, {"name": name, "settings": described})
-    return 0

@@ -19,20 +19,22 @@ OF_EVERY_RUN = "training documents"  # in run.json
 OF_MODELS = (
     "config.json",
     "generation_config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "*.bin",
+    "model*.safetensors",
+    "recurrence.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model*.bin",
     "*.gguf",
-    "tokenizer*",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template*",
-    "vocab*",
+    "chat_template.jinja",
+    "vocab.json",
+    "vocab.txt",
     "merges.txt",
-    "*.model",
-    "README.md",
 )
-"""What saving a model and its tokenizer writes."""
+"""What models and their tokenizers are saved in. A README.md is kept as it is."""
 
 
 def folder_named(place: str | Path, name: str = "output_dir") -> Path:

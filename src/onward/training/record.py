@@ -197,7 +197,8 @@ def refuse_damaged(folder: Path, remedy: str, only: Sequence[str] = ("*",)) -> N
     if has_manifest(folder):
         fault = fault_in(folder)
     else:
-        listed = read_json(folder / RESULT).get("files", {}) if (folder / RESULT).is_file() else {}
+        saved = read_json(folder / RESULT) if (folder / RESULT).is_file() else {}
+        listed = field_of({"files": {}} | saved, folder / RESULT, "files", dict)
         chosen = {name: known for name, known in listed.items() if any(fnmatch(name, pattern) for pattern in only)}
         fault = fault_among(folder, chosen)
     if fault:

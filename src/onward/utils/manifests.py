@@ -45,6 +45,8 @@ def fault_in(folder: Path, thorough: bool = True) -> str | None:
         listed = field_of(read_json(place, "a list of hashes"), place, "files", dict)
     except DamagedFile as error:
         return str(error)
+    if not listed:
+        return f"{place} is damaged: it lists no file"
     return fault_among(folder, listed, thorough)
 
 

@@ -24,6 +24,12 @@ def launched(timeout: timedelta | None = None) -> Any:
     return PartialState(cpu=on_cpu(), **({} if timeout is None else {"timeout": timeout}))
 
 
+def refuse_several(what: str) -> None:
+    """Refuses what only one process can do right."""
+    if (count := launched().num_processes) > 1:
+        raise ValueError(f"{what} is done by one process, and {count} were launched: start it without a launcher")
+
+
 def is_first() -> bool:
     return launched().process_index == 0
 

@@ -55,7 +55,9 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
             raise ValueError(f"classifier_dropout must be None or a share from 0 to 1, got {self.classifier_dropout!r}")
         self.require_whole("vocab_size")
         if self.pad_token_id is not None and self.pad_token_id not in range(self.vocab_size):
-            raise ValueError(f"pad_token_id={self.pad_token_id!r} is no id of a vocabulary of {self.vocab_size}")
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id!r}: the vocabulary has {self.vocab_size} ids, counted from 0"
+            )
         self.require_choice("direction", DIRECTIONS)
         self.require_choice("activation", tuple(ACTIVATIONS))
         if self.recurrence_size is None:

@@ -151,12 +151,13 @@ class RecurrentBertModel(_Recurrent, bert.BertModel):
         """As BERT's. Padding, which `attention_mask` [B, n] marks by 0, never reaches a row's states."""
         padding = None
         if attention_mask is not None:
-            if attention_mask.dim() != 2:
+            if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
                 raise ValueError(
                     f"attention_mask has the shape {tuple(attention_mask.shape)}: a recurrent BERT needs [batch, "
                     "length], which tells it where there is padding"
                 )
-            real = checked_mask(attention_mask, attention_mask.shape)
+            read = input_ids if inputs_embeds is None else inputs_embeds
+            real = checked_mask(attention_mask, attention_mask.shape if read is None else read.shape[:2])
             if torch.compiler.is_compiling() or not bool(real.all()):
                 padding = ~real
         if input_ids is not None:

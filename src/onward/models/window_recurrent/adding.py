@@ -76,6 +76,7 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     if config is not None and fields:
         raise TypeError("give either a configuration or its fields, not both")
     config = WindowRecurrenceConfig(**fields) if config is None else copy.deepcopy(config)
+    named = [name for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in config.__dict__]
     config.head = head_of(model)
     checked_layers(model)
     config.backbone = model.config
@@ -96,6 +97,8 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     recurrent.train(model.training)
     if model.can_generate() and recurrent.can_generate():
         recurrent.generation_config = copy.deepcopy(model.generation_config)
+        for name in named:
+            setattr(recurrent.generation_config, name, getattr(config, name))
     return recurrent
 
 

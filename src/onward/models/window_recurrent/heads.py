@@ -35,7 +35,7 @@ def _as_from_base(base: nn.Module, collected: ModelOutput) -> ModelOutput:
 
 
 @contextmanager
-def answering(base: nn.Module, collected: ModelOutput) -> Iterator[None]:
+def answering(base: Any, collected: ModelOutput) -> Iterator[None]:
     """While this is entered, `base` returns what was `collected` to the one who entered, whatever it is asked: a head
     then works on it as its own.
 

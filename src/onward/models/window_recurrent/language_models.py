@@ -27,7 +27,7 @@ class _LanguageModel(WindowRecurrentModel):
     def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
         def finish(hidden: Tensor, current: Round) -> Output:
             logits = self._head_logits(hidden, current.ids & ID_MASK)
-            wanted = current.of_new_tokens(targets, -100)
+            wanted = current.of_new_tokens(targets, -100).long()
             total = nn.functional.cross_entropy(exact(logits).flatten(0, 1), wanted.flatten(), reduction="sum")
             loss = share(total, count, None)
             return {"loss": loss, "logits": logits} if keep_logits else {"loss": loss}

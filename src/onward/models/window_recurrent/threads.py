@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from threading import Lock, RLock
-from weakref import WeakKeyDictionary
+from typing import Any
+from weakref import ref
 
-from torch import nn
+from transformers import PreTrainedModel
 
-_locks: WeakKeyDictionary[nn.Module, RLock] = WeakKeyDictionary()  # outside of the module, which could not be copied
+_locks: dict[int, tuple[ref[Any], RLock]] = {}  # outside of the model, which could not be copied
 _making = Lock()
 
 
-def lock_of(base: nn.Module) -> RLock:
-    """Held while anything in the backbone stands otherwise than it was made."""
+def lock_of(base: PreTrainedModel) -> RLock:
+    """Held while anything in the backbone stands otherwise than it was made. What is switched is its configuration,
+    which two backbones may share, so that they share the lock, too."""
+    config, name = base.config, id(base.config)
     with _making:
-        return _locks.setdefault(base, RLock())
+        if name not in _locks or _locks[name][0]() is not config:
+            _locks[name] = (ref(config, lambda gone: _forget(name, gone)), RLock())
+        return _locks[name][1]
+
+
+def _forget(name: int, gone: ref[Any]) -> None:
+    if name in _locks and _locks[name][0] is gone:
+        del _locks[name]
