@@ -11,7 +11,15 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from onward import add_recurrence
 from onward.corpora import Document
 from onward.evaluation import Row, at_overlap, evaluate, measure
-from onward.evaluation.report import COLUMNS, markdown, plot_by_flops, plot_by_position, table, write
+from onward.evaluation.report import (
+    COLUMNS,
+    markdown,
+    plot_by_flops,
+    plot_by_position,
+    refuse_other_results,
+    table,
+    write,
+)
 from onward.streams import tokenize
 
 WORDS = [f"w{i}" for i in range(60)]
@@ -207,3 +215,11 @@ def test_rows_without_measures_are_reported(tmp_path):
     write([Row("constant", 10, 0, notes=("not measured",))], tmp_path)
     assert "not measured" in (tmp_path / "table.md").read_text()
     assert json.loads((tmp_path / "results.json").read_text())["rows"][0]["measures"] is None
+
+
+def test_results_of_something_else_are_left_alone(tmp_path):
+    (tmp_path / "results.json").write_text('{"mine": 1}')
+    with pytest.raises(FileExistsError, match=r"results\.json is of something else"):
+        refuse_other_results(tmp_path)
+    (tmp_path / "results.json").write_text('{"rows": []}')
+    refuse_other_results(tmp_path)

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..utils.files import write_text
+from ..utils.files import make_folder, read_json, write_text
 from ..utils.markdown import markdown_table
 from . import plots
 from .cost import BlockCost, Cost
@@ -224,10 +224,17 @@ def markdown(rows: Sequence[Row], look: Look = WINDOWS) -> str:
 # --- files -----------------------------------------------------------------------------------------
 
 
+def refuse_other_results(folder: Path) -> None:
+    """Known before anything is read: results of something else are not written over."""
+    there = folder / "results.json"
+    if there.is_file() and "rows" not in read_json(there, "what an evaluation found", "delete it to write another"):
+        raise FileExistsError(f"{there} is of something else, and would be written over: choose another folder")
+
+
 def write(rows: Sequence[Row], folder: str | Path, look: Look = WINDOWS, **facts: Any) -> None:
     """Writes table.md, results.json and the plots. `facts` go into results.json, beside `circumstances`."""
     folder = Path(folder).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_text(folder / "table.md", markdown(rows, look))
     results = {**circumstances(), **facts, "rows": [row.as_dict() for row in rows]}
     text = json.dumps(without_infinities(results), indent=1, ensure_ascii=False, allow_nan=False)

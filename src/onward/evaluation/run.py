@@ -74,8 +74,10 @@ def evaluate(
             f"evaluate takes a recurrent causal language model, got a {type(model).__name__}: use "
             "add_recurrence(model, ...), with carrier='none' for plain windows"
         )
-    if out is not None and Path(out).expanduser().is_file():  # found now, and not when there are results to lose
-        raise ValueError(f"out={str(out)!r} is a file, and results go into a folder: choose another name")
+    if out is not None:  # found now, and not when there are results to lose
+        if Path(out).expanduser().is_file():
+            raise ValueError(f"out={str(out)!r} is a file, and results go into a folder: choose another name")
+        report.refuse_other_results(Path(out).expanduser())
     tokenized = _tokenized(documents, tokenizer, max_tokens)
     with Display(progress) as display:
         job = Job(tokenized, batch_size, display)

@@ -12,9 +12,6 @@ is attended to less; a norm would undo that.)
 A backbone is shared by all threads that call it, and one window at a time runs in it. A thread that meanwhile calls
 the backbone itself has no insertion, and gets what the backbone always gives.
 
-One call at a time: a backbone is shared by all threads that call it, and what stands in it while a window runs is the
-window's own. Threads that call the plain backbone meanwhile find no insertion of theirs, and get what it always gives.
-
 Shapes: B rows, t positions, V inserted vectors, H heads, D head width, k the backbone's width.
 """
 
