@@ -93,6 +93,7 @@ RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
         ("vocabulary --corpus @/texts --size 99999999999 --out @/new", "--size 99999999999: no vocabulary has so many"),
         ("finetune @/backbone --task rte --epochs inf --out @/new", "--epochs inf: it must be a finite number"),
         ("finetune @/backbone --task rte --margin nan --out @/new", "--margin nan: give a number"),
+        ("train Slide:13L --tokenizer bytes --corpus @/texts --set num_hidden_layers=99999 --out @/new", "10,000"),
         ("study gates --seeds 99999 --out @/new", "--seeds 99999: that is too much"),
     ],
 )
@@ -123,6 +124,7 @@ def test_numbers(place, told, line, message):
                 "type_vocab_size=0": "type_vocab_size must be a whole number of at least 1",
                 "initializer_range=-1": "initializer_range must be a number above 0",
                 "is_decoder=True": "masked language models are encoders",
+                "model_type=x": "--set model_type=x: model_type means nothing",
             }.items()
         ],
     ],

@@ -164,6 +164,8 @@ def check_model(config: Any) -> None:
         for number in found if isinstance(found, list) else [found]:
             if number is not None and not 0 <= number < config.vocab_size:
                 raise ValueError(f"--set {name}={found}: the vocabulary has {config.vocab_size} ids, counted from 0")
+    if config.num_hidden_layers > MOST_LAYERS:
+        raise ValueError(f"--set num_hidden_layers={config.num_hidden_layers}: choose at most {MOST_LAYERS:,}")
     if config.hidden_size % config.num_attention_heads and not getattr(config, "head_dim", None):
         raise ValueError(
             f"--set hidden_size={config.hidden_size} cannot be shared by {config.num_attention_heads} heads: choose a "
@@ -196,6 +198,10 @@ WANTED = {
 }
 
 
+OF_NO_TRAINING = ("model_type", "num_labels", "id2label", "label2id", "problem_type", "architectures")
+MOST_LAYERS = 10_000
+
+
 def parse_settings(texts: Sequence[str], kind: str = "block-recurrent") -> dict[str, Any]:
     """Fields of a configuration as they are written in Python; words need no quotes."""
     settings: dict[str, Any] = {}
@@ -208,6 +214,8 @@ def parse_settings(texts: Sequence[str], kind: str = "block-recurrent") -> dict[
             raise ValueError(f"--set {text}: {name} is set twice")
         if name in ("dtype", "torch_dtype"):
             raise ValueError(f"--set {text}: models are trained in float32, and {name} would be ignored; leave it out")
+        if name in OF_NO_TRAINING:
+            raise ValueError(f"--set {text}: {name} means nothing for a model that is trained here; leave it out")
         settings[name] = parse_value(text, written.strip())
         check_type(text, name, settings[name], kind)
     return settings
