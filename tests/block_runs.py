@@ -63,4 +63,5 @@ def run(folder, tokenizer, model=None, training=None, **changes):
         progress=False,
     )
 
+
 LONG = {"evaluate_every_tokens": 400, "save_every_tokens": 150}

@@ -144,9 +144,7 @@ def recurrent(
 ) -> Any:
     """A tiny window-recurrent model whose carrier's parameters are random and not zero."""
     model = backbone(family, head, **backbone_options)
-    config = WindowRecurrenceConfig(
-        **{"window": window, "overlap": overlap, **VARIANTS[variant], **(fields or {})}
-    )
+    config = WindowRecurrenceConfig(**{"window": window, "overlap": overlap, **VARIANTS[variant], **(fields or {})})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = add_recurrence(model, config)

@@ -185,5 +185,3 @@ def test_what_fsdp_cannot_do():
     ):
         with pytest.raises(ValueError, match=message):
             check_fsdp(LaneFeeding(model, recipe(**changes)), SimpleNamespace(**vars(plugin) | settings))
-
-

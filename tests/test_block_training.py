@@ -92,9 +92,7 @@ def test_each_steps_loss_is_that_of_whole_documents(tokenizer, tmp_path, monkeyp
             item = lanes[step * LANES + lane]
             if item["starts_document"]:
                 following[lane] = next(
-                    whole[key]
-                    for key in whole
-                    if key.startswith(bytes(item["input_ids"].int().numpy()))
+                    whole[key] for key in whole if key.startswith(bytes(item["input_ids"].int().numpy()))
                 )
             count = int((item["shift_labels"] != -100).sum())
             of_step.append(following[lane][:count])
@@ -216,9 +214,7 @@ def test_weight_decay_is_for_matrices_only(tokenizer, tmp_path, monkeypatch):
     layer = {"attention.projection", "attention.output", "mlp.up", "mlp.down"}
     cell = {"cell.projection", "cell.mlp_up", "cell.attention_gate.kernel", "cell.mlp_gate.kernel"}
     assert decaying == {"model.embed_tokens.weight"} | {
-        f"model.layers.{number}.{part}.weight"
-        for number, parts in enumerate((layer, layer | cell))
-        for part in parts
+        f"model.layers.{number}.{part}.weight" for number, parts in enumerate((layer, layer | cell)) for part in parts
     }
 
 

@@ -338,9 +338,7 @@ def test_pg19_from_the_hub_is_ordered_by_file_name(hub):
         urls = [f"http://www.gutenberg.org/ebooks/{number}" for number in numbers]
         return rows(url=urls, text=[f"text of {number}" for number in numbers])
 
-    hub["emozilla/pg19", None] = datasets.DatasetDict(
-        train=books(9, 80, 10), validation=books(7), test=books(3)
-    )
+    hub["emozilla/pg19", None] = datasets.DatasetDict(train=books(9, 80, 10), validation=books(7), test=books(3))
     found = load_corpus("pg19", books=2)
     assert list(found.train) == [Document("10.txt", "text of 10"), Document("80.txt", "text of 80")]
 
@@ -380,9 +378,7 @@ def test_wikitext_from_local_files(tmp_path):
 
 def test_wikitext_from_the_hub(hub):
     lines = rows(text=["" if not line.strip() else line for line in WIKI_LINES])
-    hub["Salesforce/wikitext", "wikitext-103-raw-v1"] = datasets.DatasetDict(
-        train=lines, validation=lines, test=lines
-    )
+    hub["Salesforce/wikitext", "wikitext-103-raw-v1"] = datasets.DatasetDict(train=lines, validation=lines, test=lines)
     found = load_corpus("wikitext-103")
     assert names(found.train) == ["First article", "Second"]
     assert found.test[1].text == " = Second = \n Its text . \n"
@@ -456,8 +452,10 @@ def test_a_fingerprint_is_of_the_texts_that_are_read(tmp_path, monkeypatch):
     before = fingerprint_of(str(tmp_path / "tasks"))
     (tmp_path / "tasks" / "out").mkdir()
     (tmp_path / "tasks" / "out" / "table.md").write_text("results")
-    assert before == fingerprint_of(str(tmp_path / "tasks"), tmp_path / "tasks" / "out") != fingerprint_of(
-        str(tmp_path / "tasks")
+    assert (
+        before
+        == fingerprint_of(str(tmp_path / "tasks"), tmp_path / "tasks" / "out")
+        != fingerprint_of(str(tmp_path / "tasks"))
     )
     (tmp_path / "tasks" / "sst2" / "train.tsv").write_text("a film\t0")
     assert fingerprint_of(str(tmp_path / "tasks"), tmp_path / "tasks" / "out") != before

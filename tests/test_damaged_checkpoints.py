@@ -26,9 +26,7 @@ def killed(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     model = make_model()
     expected = run(folder / "whole", tokenizer, model, segments_at_once=2, **LONG)
-    killed_while(
-        lambda: (_interrupt_after(8), run(folder / "run", tokenizer, segments_at_once=2, **LONG))
-    )
+    killed_while(lambda: (_interrupt_after(8), run(folder / "run", tokenizer, segments_at_once=2, **LONG)))
     assert len(on_disk.all_checkpoints(folder / "run")) == 2
     return folder / "run", model, expected
 

@@ -14,9 +14,7 @@ from onward.pretrained import HubUnreachable, PackagedBackbone, load_backbone
 def save_tiny_model(folder):
     model = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=2, n_positions=16))
     model.save_pretrained(folder)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")))
     tokenizer.save_pretrained(folder)
     return model
 
@@ -157,9 +155,7 @@ def unpacked(packages, monkeypatch, tmp_path):
     saved = save_tiny_model(tmp_path / "unpacked")
     model, tokenizer = load_backbone(str(tmp_path / "unpacked"))
     calls: list[str] = []
-    originals = {
-        auto: auto.from_pretrained for auto in (pretrained.AutoModelForCausalLM, pretrained.AutoTokenizer)
-    }
+    originals = {auto: auto.from_pretrained for auto in (pretrained.AutoModelForCausalLM, pretrained.AutoTokenizer)}
 
     def stand_in(auto, result):
         def from_pretrained(source, *args, gguf_file=None, **options):
@@ -170,12 +166,8 @@ def unpacked(packages, monkeypatch, tmp_path):
 
         return from_pretrained
 
-    monkeypatch.setattr(
-        pretrained.AutoModelForCausalLM, "from_pretrained", stand_in(AutoModelForCausalLM, model)
-    )
-    monkeypatch.setattr(
-        pretrained.AutoTokenizer, "from_pretrained", stand_in(pretrained.AutoTokenizer, tokenizer)
-    )
+    monkeypatch.setattr(pretrained.AutoModelForCausalLM, "from_pretrained", stand_in(AutoModelForCausalLM, model))
+    monkeypatch.setattr(pretrained.AutoTokenizer, "from_pretrained", stand_in(pretrained.AutoTokenizer, tokenizer))
     return saved, model, calls, tmp_path / "cache"
 
 

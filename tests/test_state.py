@@ -98,9 +98,7 @@ def test_select_refuses_rows_that_are_not_there(pooled: Any, order: list[int]) -
         state_of(pooled).select(order)
 
 
-@pytest.mark.parametrize(
-    "marks", [[True, True, True], [False, True, False], torch.tensor([True, False, True])]
-)
+@pytest.mark.parametrize("marks", [[True, True, True], [False, True, False], torch.tensor([True, False, True])])
 @pytest.mark.parametrize("length", [4, 6, 12])
 def test_reset_rows_begin_anew_and_the_others_go_on(model: Any, marks: Any, length: int) -> None:
     state, ids = state_of(model, length=length), tokens(3, 9, seed=1)
@@ -152,9 +150,7 @@ def test_to_moves_every_tensor_and_casts_only_numbers_with_a_point(model: Any) -
 
 @pytest.mark.parametrize("length", [3, 6, 12])  # in the first window, at an edge, inside a later window
 @pytest.mark.parametrize("use_cache", [False, True])
-def test_a_saved_state_goes_on_like_the_live_one(
-    model: Any, tmp_path: Path, length: int, use_cache: bool
-) -> None:
+def test_a_saved_state_goes_on_like_the_live_one(model: Any, tmp_path: Path, length: int, use_cache: bool) -> None:
     state = state_of(model, length=length, use_cache=use_cache)
     assert (state.open.cache is not None) == (use_cache and length != 6)
     state.save(tmp_path / "state.safetensors")

@@ -56,9 +56,7 @@ def recipe(**changes):
 
 
 def word_tokenizer():
-    words = Tokenizer(
-        models.WordLevel({"[UNK]": 0} | {w: i + 1 for i, w in enumerate(WORDS)}, unk_token="[UNK]")
-    )
+    words = Tokenizer(models.WordLevel({"[UNK]": 0} | {w: i + 1 for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
 
@@ -72,9 +70,7 @@ def documents(count=6, tokens=120, seed=0):
     """Each draws from its own ten words, so that there is something to remember."""
     draw = random.Random(seed)
     vocabularies = [draw.sample(WORDS, 10) for _ in range(count)]
-    return [
-        Document(f"d{i}", " ".join(draw.choices(words, k=tokens))) for i, words in enumerate(vocabularies)
-    ]
+    return [Document(f"d{i}", " ".join(draw.choices(words, k=tokens))) for i, words in enumerate(vocabularies)]
 
 
 def make_model(carrier="pooled", dropout=0.1, window=8, seed=0, **fields):
@@ -322,9 +318,7 @@ def uninterrupted(tokenizer, tmp_path_factory):
     return model, result
 
 
-def test_a_run_killed_over_and_over_ends_like_one_that_was_not(
-    uninterrupted, tokenizer, tmp_path, monkeypatch
-):
+def test_a_run_killed_over_and_over_ends_like_one_that_was_not(uninterrupted, tokenizer, tmp_path, monkeypatch):
     for step in (
         1,
         4,
@@ -346,9 +340,7 @@ def test_a_run_killed_over_and_over_ends_like_one_that_was_not(
     assert same(model, expected_model)
 
 
-@pytest.mark.parametrize(
-    "moment", ["_save_rng_state", "_save_optimizer_and_scheduler", "put_in_place", "keep_only"]
-)
+@pytest.mark.parametrize("moment", ["_save_rng_state", "_save_optimizer_and_scheduler", "put_in_place", "keep_only"])
 def test_killed_while_saving(uninterrupted, tokenizer, tmp_path, moment):
     def start():
         holder = on_disk if hasattr(on_disk, moment) else RecurrentTrainer
@@ -430,9 +422,7 @@ def test_a_checkpoint_that_is_not_whole_is_not_used(uninterrupted, tokenizer, tm
     killed_while(lambda: (_interrupt_after(7), run(tmp_path, tokenizer, None, LONG)))
     good = on_disk.last_checkpoint(tmp_path)
     assert good.name == "checkpoint-6"
-    for number, file in enumerate(
-        ("model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json")
-    ):
+    for number, file in enumerate(("model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json")):
         bad = tmp_path / f"checkpoint-{8 + number}"
         shutil.copytree(good, bad)
         content = (good / file).read_bytes()
@@ -467,9 +457,7 @@ def test_a_full_disk(uninterrupted, tokenizer, tmp_path, monkeypatch, error):
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", full)
-        with pytest.raises(
-            CheckpointNotSaved, match=r"checkpoint-6 could not .* last complete .*checkpoint-4\."
-        ):
+        with pytest.raises(CheckpointNotSaved, match=r"checkpoint-6 could not .* last complete .*checkpoint-4\."):
             run(tmp_path, tokenizer, None, LONG)
     assert on_disk.last_checkpoint(tmp_path).name == "checkpoint-4"
     assert not (tmp_path / on_disk.UNFINISHED).exists()
@@ -593,8 +581,7 @@ UNEVEN = [100, 40, 7, 90, 3, 30]  # among them segments of a single window, whic
 def train_on_uneven_documents(folder, tokenizer, changes=None):
     training = [tokenize([d], tokenizer, max_tokens=n)[0] for d, n in zip(documents(), UNEVEN, strict=True)]
     validation = [
-        tokenize([d], tokenizer, max_tokens=n)[0]
-        for d, n in zip(documents(3, 50, 1), (50, 9, 20), strict=True)
+        tokenize([d], tokenizer, max_tokens=n)[0] for d, n in zip(documents(3, 50, 1), (50, 9, 20), strict=True)
     ]
     chosen = recipe(batch_size=2, windows_per_segment=2, warmup_steps=0, max_tokens=10_000, **(changes or {}))
     return train(make_model(dropout=0), training, validation, tokenizer, folder, chosen, progress=False)

@@ -56,9 +56,7 @@ def test_no_tokens_no_windows() -> None:
 
 
 @given(sizes(), st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(0, 5))
-def test_a_plan_in_pieces_is_the_plan_of_the_whole(
-    size: tuple[int, int], pieces: list[int], prefix: int
-) -> None:
+def test_a_plan_in_pieces_is_the_plan_of_the_whole(size: tuple[int, int], pieces: list[int], prefix: int) -> None:
     window, overlap = size
     if prefix + overlap >= window:
         prefix = 0

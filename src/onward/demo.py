@@ -78,9 +78,7 @@ def say(text: str) -> None:
     console.print(f"\n{text}\n", markup=False, highlight=False)
 
 
-def trained(
-    name: str, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, out: Path, recipe: TrainingRecipe
-) -> Any:
+def trained(name: str, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, out: Path, recipe: TrainingRecipe) -> Any:
     """One of the three models, trained; a run that was cut short goes on, one that has ended is only loaded."""
     say(f"Training {'plain windows' if name == 'none' else name}")
     backbone, _ = load_backbone(BACKBONE)
@@ -91,9 +89,7 @@ def trained(
     return model.eval()
 
 
-def stretches(
-    plays: Sequence[Document], tokenizer: PreTrainedTokenizerBase, tokens: int
-) -> list[TokenizedDocument]:
+def stretches(plays: Sequence[Document], tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[TokenizedDocument]:
     """A few stretches of each play, as documents; neighbours, which swap memories, are of different plays."""
     cut = [
         Document(f"{play.name} from {place:.0%}", play.text[play.text.index("\n", int(place * len(play.text))) :])

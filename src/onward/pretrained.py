@@ -132,9 +132,7 @@ def _what_works() -> str:
     return "a local folder written by save_pretrained, " + ", or ".join(names)
 
 
-def _load(
-    source: str, auto_class: Any, options: dict[str, Any]
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _load(source: str, auto_class: Any, options: dict[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     # The tokenizer first: it fails in a moment, the model after a download.
     with damage_told(source):
         tokenizer = AutoTokenizer.from_pretrained(source)

@@ -83,9 +83,7 @@ def load_questions(place: str | Path, split: str = "train") -> list[Question]:
     return read_questions(place, split).questions
 
 
-def read_questions(
-    place: str | Path, split: str = "train", documents: Mapping[str, str] | None = None
-) -> Loaded:
+def read_questions(place: str | Path, split: str = "train", documents: Mapping[str, str] | None = None) -> Loaded:
     """As `load_questions`, of any form: some tell by name the `documents` that they are about."""
     questions: list[Question] = []
     missing: list[MissingDocument] = []
@@ -244,9 +242,7 @@ def _with_one_context(record: Record, where: str) -> Question:
     return _question(name, _text(record, "question", where), marked, _text(answer, "answer", where), where)
 
 
-def _question(
-    name: Any, question: str, marked: Sequence[tuple[str, bool | None]], answer: str, where: str
-) -> Question:
+def _question(name: Any, question: str, marked: Sequence[tuple[str, bool | None]], answer: str, where: str) -> Question:
     filled = [(text, supports) for text, supports in marked if text.strip()]
     if not filled:
         raise DataError(f"{where}: no paragraph has text in it: remove the question")

@@ -1,10 +1,10 @@
 """Text <-> tokens: bytes, a vocabulary trained on a corpus, or a pretrained tokenizer.
 
-    byte_tokenizer()                                         one token per byte
-    train_vocabulary(documents, 32_000)                      byte-level BPE
-    train_vocabulary(documents, 32_000, "sentencepiece")     unigram pieces; bytes for the rest
-    train_vocabulary(documents, 30_000, "wordpiece")         BERT's: lower case, with [CLS], [SEP] and [MASK]
-    load_tokenizer("bytes" | "my_vocabulary/" | "gpt2")      what was saved, here or on the Hub
+byte_tokenizer()                                         one token per byte
+train_vocabulary(documents, 32_000)                      byte-level BPE
+train_vocabulary(documents, 32_000, "sentencepiece")     unigram pieces; bytes for the rest
+train_vocabulary(documents, 30_000, "wordpiece")         BERT's: lower case, with [CLS], [SEP] and [MASK]
+load_tokenizer("bytes" | "my_vocabulary/" | "gpt2")      what was saved, here or on the Hub
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     # A text that has "<end>" in it, as this file has, does not end there: it is read letter by letter.
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=END, split_special_tokens=True
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, split_special_tokens=True)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -282,9 +280,7 @@ def _train_pieces(parts: list[str], room: int, report: Report) -> dict[str, floa
     for part in parts:
         words.update(word for word, _ in proposing.pre_tokenizer.pre_tokenize_str(part))
     report(f"proposing pieces of {len(words):,} words")
-    trainer = trainers.BpeTrainer(
-        vocab_size=4 * room, min_frequency=2, max_token_length=LONGEST, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=4 * room, min_frequency=2, max_token_length=LONGEST, show_progress=False)
     proposing.train_from_iterator(parts, trainer)
     counts = _count_pieces(words, proposing.model)
     while True:

@@ -30,9 +30,7 @@ WINDOW = 10
 def backbone(family="gpt2"):
     torch.manual_seed(0)
     if family == "gpt2":
-        config = GPT2Config(
-            vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3
-        )
+        config = GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3)
         return GPT2LMHeadModel(config).double().eval()
     config = LlamaConfig(
         vocab_size=99,
@@ -335,9 +333,7 @@ def test_infinite_perplexity_is_no_error():
     assert measures_of((1e6, 2)).word_perplexity == math.inf
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="other systems only know the peak of all time"
-)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems only know the peak of all time")
 def test_peak_memory_is_what_came_on_top():
     with peak_memory(torch.device("cpu")) as peak:
         torch.ones(50_000_000)

@@ -39,9 +39,7 @@ def test_cola_without_a_header_and_with_both_validation_files(tmp_path: Path, in
     put(tmp_path, {inside + name: text for name, text in files.items()})
     found = read(TASKS["cola"], tmp_path)
     assert found.train == [{"sentence": 'He said "no.', "label": 1}, {"sentence": 'Him said\u2028no".', "label": 0}]
-    assert found.evaluation == {
-        "validation": [{"sentence": "One.", "label": 1}, {"sentence": "Two one.", "label": 0}]
-    }
+    assert found.evaluation == {"validation": [{"sentence": "One.", "label": 1}, {"sentence": "Two one.", "label": 0}]}
 
 
 def test_cola_as_glue_names_it(tmp_path: Path) -> None:
@@ -87,7 +85,7 @@ def test_stsb_as_glue_has_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("train.tsv", "dev.tsv"), ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt")])
 def test_mrpc(tmp_path: Path, names: tuple[str, str]) -> None:
-    text = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tOne \"x\tTwo\n0\t7\t8\tThree\tFour\n"
+    text = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tOne "x\tTwo\n0\t7\t8\tThree\tFour\n'
     found = read(TASKS["mrpc"], put(tmp_path, dict.fromkeys(names, text)))
     assert found.train[0] == {"sentence1": 'One "x', "sentence2": "Two", "label": 1}
 

@@ -54,9 +54,7 @@ BAD_IDS: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("ids", "kind", "message"), BAD_IDS)
-def test_input_ids_that_are_none(
-    decoder: Any, encoder: Any, ids: Any, kind: type[Exception], message: str
-) -> None:
+def test_input_ids_that_are_none(decoder: Any, encoder: Any, ids: Any, kind: type[Exception], message: str) -> None:
     for model in (decoder, encoder):
         with pytest.raises(kind, match=message):
             model(ids)
@@ -235,9 +233,7 @@ def test_truncated_configuration(folder: Path) -> None:
         ({"carrier.output.bias": torch.ones(2)}, "holds weights of other shapes: carrier.output.bias"),
     ],
 )
-def test_weights_that_are_missing_unknown_or_of_another_shape(
-    folder: Path, change: dict, message: str
-) -> None:
+def test_weights_that_are_missing_unknown_or_of_another_shape(folder: Path, change: dict, message: str) -> None:
     path = folder / "model.safetensors"
     weights = load_file(path) | change
     kept = {name: tensor for name, tensor in weights.items() if tensor is not None}

@@ -189,9 +189,7 @@ def test_a_misspelt_field_in_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_controls_keep_windows_places_and_number_of_vectors() -> None:
-    config = recurrent(
-        "gpt2", carrier="spans", window=9, overlap=2, vectors=4, insert_at=[1, 3], rank=5
-    ).config
+    config = recurrent("gpt2", carrier="spans", window=9, overlap=2, vectors=4, insert_at=[1, 3], rank=5).config
     constant, plain = config.with_carrier("constant"), config.with_carrier("none")
     assert (constant.carrier, constant.stands_for, plain.carrier) == ("constant", "spans", "none")
     for control in (constant, plain):

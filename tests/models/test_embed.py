@@ -55,9 +55,7 @@ def test_a_decoders_token_comes_from_the_first_window_that_reads_it(family):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("pooling", ["mean", "first", "last"])
-@pytest.mark.parametrize(
-    ("family", "head"), [("bert", "model"), ("roberta", "masked-lm"), ("gpt2", "causal-lm")]
-)
+@pytest.mark.parametrize(("family", "head"), [("bert", "model"), ("roberta", "masked-lm"), ("gpt2", "causal-lm")])
 def test_documents_are_pooled_without_their_padding(family, head, pooling, side):
     model = shared(family, "spans", head, window=WINDOW, overlap=2)
     rows = [tokens(15), tokens(4), tokens(9)]

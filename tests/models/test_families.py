@@ -448,9 +448,7 @@ def test_a_decoder_with_a_prefix_can_be_cut_anywhere_behind_it(prefixes, overlap
         for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), 17], strict=True):
             ids, mask = padded([row[begin:end] for row in rows], "right")
             if mask.any():
-                output = model(
-                    ids, attention_mask=mask, prefix_length=prefixes, state=state, use_cache=use_cache
-                )
+                output = model(ids, attention_mask=mask, prefix_length=prefixes, state=state, use_cache=use_cache)
                 state = output.state
                 for r, got in enumerate(unpadded(output.logits, mask)):
                     parts[r].append(got)

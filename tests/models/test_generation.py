@@ -36,6 +36,7 @@ def test_greedy_is_the_argmax_of_forward(family, overlap):
     expected = argmax_by_forward(model, ids, 11)
     assert torch.equal(model.generate(ids, max_new_tokens=11, **GREEDY), expected)
 
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_with_every_carrier(variant):
     model = shared("gpt2", variant, overlap=1)

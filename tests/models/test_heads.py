@@ -13,8 +13,6 @@ SEQUENCE = "sequence-classification"
 TOKEN = "token-classification"
 
 
-
-
 def hidden(model, ids, **options):
     with torch.no_grad():
         return model._read(ids, **options)[0]["last_hidden_state"]
@@ -232,9 +230,7 @@ def test_a_bare_model_gives_hidden_states_of_the_whole_length(family):
         assert output.pooler_output is None
 
 
-@pytest.mark.parametrize(
-    ("family", "head"), [("bert", QA), ("bert", SEQUENCE), ("gpt2", TOKEN), ("llama", "model")]
-)
+@pytest.mark.parametrize(("family", "head"), [("bert", QA), ("bert", SEQUENCE), ("gpt2", TOKEN), ("llama", "model")])
 @torch.no_grad()
 def test_every_head_without_recurrence_is_the_backbones(family, head):
     model = shared(family, "spans", head, window=WINDOW)

@@ -160,9 +160,7 @@ def test_generation_settings_are_kept(tmp_path):
         assert loaded.generate(tokens(1, 4), do_sample=False).shape[1] <= 7
 
 
-@pytest.mark.parametrize(
-    ("family", "head"), [("gpt2", None), ("llama", None), ("roberta", "question-answering")]
-)
+@pytest.mark.parametrize(("family", "head"), [("gpt2", None), ("llama", None), ("roberta", "question-answering")])
 def test_only_what_was_added_can_be_saved(family, head, tmp_path):
     inner = backbone(family, head)
     inner.save_pretrained(tmp_path / "backbone")

@@ -188,7 +188,7 @@ OF_MODEL_TYPES = {"block_recurrent": "block-recurrent", "bert": "masked", "recur
 
 
 def kind_of(name: str) -> str:
-    """"block-recurrent", "masked" or "window-recurrent": what a preset names, or a folder or the Hub holds."""
+    """ "block-recurrent", "masked" or "window-recurrent": what a preset names, or a folder or the Hub holds."""
     from ..models.checking import OURS
     from ..pretrained import model_type_of
 

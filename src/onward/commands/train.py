@@ -94,9 +94,7 @@ def train(
     ] = None,
     insert_at: Annotated[str | None, of_windows(help="A layer from 1, several as 2,5,9, or all.")] = None,
     trained: Annotated[Trained | None, of_windows("--train", help="Which weights are trained (all).")] = None,
-    windows_per_segment: Annotated[
-        int | None, of_windows(help="Windows that one step goes back through (20).")
-    ] = None,
+    windows_per_segment: Annotated[int | None, of_windows(help="Windows that one step goes back through (20).")] = None,
     carrier_learning_rate: Annotated[float | None, of_windows(help="Of the carrier (1e-3).")] = None,
     residual: Annotated[
         bool | None,

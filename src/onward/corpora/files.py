@@ -45,8 +45,7 @@ def load_documents(path: str | Path, field: str | None = None, pattern: str | No
     json_files, text_files = _files_of(path, pattern)
     if json_files and text_files:
         raise CorpusError(
-            f"folder {str(path)!r} holds both .txt and .jsonl files: "
-            "choose with pattern='*.txt' or pattern='*.jsonl*'"
+            f"folder {str(path)!r} holds both .txt and .jsonl files: choose with pattern='*.txt' or pattern='*.jsonl*'"
         )
     if json_files:
         return _json_documents(json_files, field or "text")

@@ -37,9 +37,7 @@ SHAKESPEARE_TEST = ("coriolanus", "john", "twelfth_night", "winters_tale")
 @corpus("shakespeare")
 def shakespeare() -> Corpus:
     """42 plays and poems, 5 MB, public domain, carried by this package: data/README.md tells their source."""
-    works = {
-        work.name: work for work in load_documents(Path(__file__).parents[1] / "data" / "shakespeare.jsonl.gz")
-    }
+    works = {work.name: work for work in load_documents(Path(__file__).parents[1] / "data" / "shakespeare.jsonl.gz")}
     held = {*SHAKESPEARE_VALIDATION, *SHAKESPEARE_TEST}
     return Corpus(
         "shakespeare",
@@ -70,9 +68,7 @@ def pg19(
         for split in SPLITS:
             folder = Path(source).expanduser() / split
             if not folder.is_dir():
-                raise CorpusError(
-                    f"pg19 needs a folder {str(folder)!r}: make train, validation and test folders there"
-                )
+                raise CorpusError(f"pg19 needs a folder {str(folder)!r}: make train, validation and test folders there")
             splits[split] = load_documents(folder)
     else:
         data = load_hub_data_set(dataset, None)
@@ -114,9 +110,7 @@ def wikitext_103(source: str | Path | None = None) -> Corpus:
         for split, name in files.items():
             path = Path(source).expanduser() / name
             if not path.is_file():
-                raise CorpusError(
-                    f"wikitext-103 needs the file {str(path)!r}: put {', '.join(files.values())} there"
-                )
+                raise CorpusError(f"wikitext-103 needs the file {str(path)!r}: put {', '.join(files.values())} there")
             splits[split] = _articles(read_text(path).splitlines(keepends=True))
     return Corpus("wikitext-103", splits["train"], splits["validation"], splits["test"])
 
@@ -164,9 +158,7 @@ def _package_folder(name: str) -> Path:
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     folder = Path(next(iter(spec.submodule_search_locations or ()), "")) if spec else Path()
     if not folder.name or not _has_code(folder):
-        raise CorpusError(
-            f"no Python package {name!r} with source files is installed: pip install it, or name another"
-        )
+        raise CorpusError(f"no Python package {name!r} with source files is installed: pip install it, or name another")
     return folder
 
 

@@ -260,9 +260,7 @@ def _check(reader: Reader, memories: Sequence[str], batch_size: int, max_tokens:
         raise NothingToSwap("memories are swapped within a batch: use a batch_size of at least 2")
 
 
-def _measures(
-    tally: Tally, documents: Sequence[TokenizedDocument], peak: int, reader: Reader, memory: str
-) -> Measures:
+def _measures(tally: Tally, documents: Sequence[TokenizedDocument], peak: int, reader: Reader, memory: str) -> Measures:
     return Measures(
         documents=tuple(
             DocumentScore(d.name, float(nll), len(d) - 1, d.words, d.bytes)

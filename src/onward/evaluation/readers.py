@@ -69,9 +69,7 @@ class BlockReader(Reader):
 
     def lent(self, state: BlockState, slot: int) -> BlockState:
         """What a row carries beyond its window, from its last complete block on."""
-        layers = tuple(
-            LayerState(_none_of(layer.recent), _closed(layer.cell), layer.memory) for layer in state.layers
-        )
+        layers = tuple(LayerState(_none_of(layer.recent), _closed(layer.cell), layer.memory) for layer in state.layers)
         row = replace(state, layers=layers).select([slot])
         return replace(row, tokens=(row.tokens[0] // self.window * self.window,))
 

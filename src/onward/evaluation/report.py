@@ -187,6 +187,7 @@ WINDOWS = Look(
 )
 BLOCKS = Look("blocks", BLOCK_COLUMNS, BLOCK_SHORT, {"loss_by_distance": plot_by_distance})
 
+
 def _cells(
     rows: Sequence[Row], names: Iterable[str], columns: Mapping[str, Callable[[Row], str]]
 ) -> tuple[list[list[str]], list[str]]:

@@ -31,9 +31,7 @@ NO_CONSTANT = (
     "not measured: train the control on the same tokens with `onward train --with-controls`, or as "
     "add_recurrence(backbone, model.config.with_carrier('constant')) passed as constant="
 )
-OTHER_OVERLAP = (
-    "trained with an overlap of {trained}; read with another, pooling only positions before the next window"
-)
+OTHER_OVERLAP = "trained with an overlap of {trained}; read with another, pooling only positions before the next window"
 HALF_OVERLAP = "the backbone with windows of {window} tokens: each sees at least half of that before it"
 
 

@@ -67,9 +67,7 @@ class Sentences(Prepared):
 
     auto_class = AutoModelForSequenceClassification
 
-    def __init__(
-        self, task: Task, data: TaskData, tokenizer: PreTrainedTokenizerBase, recipe: FinetuningRecipe
-    ):
+    def __init__(self, task: Task, data: TaskData, tokenizer: PreTrainedTokenizerBase, recipe: FinetuningRecipe):
         super().__init__(task, data)
         self.train = Encoded(self._encode(data.train, tokenizer, recipe))
         self.evaluation, self.labels = {}, {}

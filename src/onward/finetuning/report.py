@@ -125,9 +125,7 @@ def _notes(sweeps: Sequence[Sweep], margin: float | None) -> list[str]:
 
 
 def _differences(sweeps: Sequence[Sweep]) -> list[str]:
-    facts = [
-        {**sweep.settings, "learning rates": sweep.learning_rates, "seeds": sweep.seeds} for sweep in sweeps
-    ]
+    facts = [{**sweep.settings, "learning rates": sweep.learning_rates, "seeds": sweep.seeds} for sweep in sweeps]
     names = dict.fromkeys(name for fact in facts for name in fact if name != "model")
     return [name for name in names if any(fact.get(name) != facts[0].get(name) for fact in facts)]
 

@@ -89,9 +89,7 @@ def features(
             )
 
 
-def _check_room(
-    questions: Sequence[Record], tokenizer: PreTrainedTokenizerBase, max_length: int, overlap: int
-) -> None:
+def _check_room(questions: Sequence[Record], tokenizer: PreTrainedTokenizerBase, max_length: int, overlap: int) -> None:
     """A window must hold the question, what it repeats of the window before, and something new."""
     special = tokenizer.num_special_tokens_to_add(pair=True)
     lengths = map(len, tokenizer([row["question"] for row in questions], add_special_tokens=False)["input_ids"])
@@ -109,9 +107,7 @@ class Questions(Prepared):
 
     auto_class = AutoModelForQuestionAnswering
 
-    def __init__(
-        self, task: Task, data: TaskData, tokenizer: PreTrainedTokenizerBase, recipe: FinetuningRecipe
-    ):
+    def __init__(self, task: Task, data: TaskData, tokenizer: PreTrainedTokenizerBase, recipe: FinetuningRecipe):
         super().__init__(task, data)
         assert recipe.max_length is not None and recipe.overlap is not None
         sizes = recipe.max_length, recipe.overlap

@@ -68,9 +68,7 @@ class Summary:
     mean_of_others: float | None
 
     @classmethod
-    def of(
-        cls, sweep: Sweep, learning_rate: float | None = None, margin: float | None = None
-    ) -> Summary:
+    def of(cls, sweep: Sweep, learning_rate: float | None = None, margin: float | None = None) -> Summary:
         results = [r for r in sweep.results if learning_rate is None or r.learning_rate == learning_rate]
         scores = scores_of(results)
         others = scores_of([result for result in results if not result.failed(margin)])

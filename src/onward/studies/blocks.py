@@ -208,9 +208,7 @@ class _Place:
     def _tokenizer(self, work: Work) -> PreTrainedTokenizerBase:
         return byte_tokenizer() if self.vocabulary is None else tokenizer_of(work, self.vocabulary)
 
-    def _train(
-        self, row: Row, seed: int, rate: float, tokens: int, work: Work, measured: bool = False
-    ) -> Outcome:
+    def _train(self, row: Row, seed: int, rate: float, tokens: int, work: Work, measured: bool = False) -> Outcome:
         sizes: BlockSizes = self.setting.sizes
         tokenizer = self._tokenizer(work)
         set_seed(seed)

@@ -146,17 +146,13 @@ def runs(setting: Setting) -> list[Run]:
     return found
 
 
-def _pretraining(
-    setting: Setting, vocabulary: Run, name: str, seed: int, rate: float, tokens: int
-) -> Run:
+def _pretraining(setting: Setting, vocabulary: Run, name: str, seed: int, rate: float, tokens: int) -> Run:
     settings = _pretraining_settings(setting, name, seed, tokens) | {"rate": rate}
     do = partial(_pretrain, setting, vocabulary.name, name, seed, rate, tokens)
     return Run(f"mlm-rate-{slug(name)}-{rate:g}", settings, do, (vocabulary.name,), tokens, outcome_only=True)
 
 
-def _main(
-    setting: Setting, vocabulary: Run, name: str, seed: int, probes: Mapping[str, Sequence[Run]]
-) -> Run:
+def _main(setting: Setting, vocabulary: Run, name: str, seed: int, probes: Mapping[str, Sequence[Run]]) -> Run:
     """With the learning rate that was best for its kind."""
     sizes: Sizes = setting.sizes
     kind = MODELS[name][0]
@@ -188,9 +184,7 @@ def _pretraining_settings(setting: Setting, name: str, seed: int, tokens: int) -
     return {"model": name, "seed": seed, "text": setting.corpora["text"], "tokens": tokens, **sizes}
 
 
-def _pretrain(
-    setting: Setting, vocabulary: str, name: str, seed: int, rate: float, tokens: int, work: Work
-) -> Outcome:
+def _pretrain(setting: Setting, vocabulary: str, name: str, seed: int, rate: float, tokens: int, work: Work) -> Outcome:
     sizes: Sizes = setting.sizes
     tokenizer = tokenizer_of(work, vocabulary)
     config = _config(sizes, name, len(tokenizer))

@@ -94,8 +94,16 @@ def report_mlm(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
         by_task = [cell(best_scores(models[name]), 1) if name in models else "" for models in of_tasks.values()]
         tasks.append([name, *by_task])
     columns = (
-        "model", "parameters", "learning rate", "seeds", "hours of a run", "validation MLM loss, nats", "against BERT",
-        "fine-tuned average", "against BERT", "the paper's",
+        "model",
+        "parameters",
+        "learning rate",
+        "seeds",
+        "hours of a run",
+        "validation MLM loss, nats",
+        "against BERT",
+        "fine-tuned average",
+        "against BERT",
+        "the paper's",
     )  #
     tables = [Table("Pretraining and fine-tuned average", columns, rows)]
     if of_tasks:
@@ -178,8 +186,13 @@ def report_stability(setting: Setting, outcomes: Mapping[str, Outcome]) -> Repor
             spread = "" if all_of_them.deviation is None else f"{100 * all_of_them.deviation:.1f}"
             rows.append(
                 [
-                    name, task, str(all_of_them.runs), f"{100 * all_of_them.mean:.1f}", spread,
-                    f"{100 * all_of_them.worst:.1f}", f"{sum(best.values()) / len(best):.1f}",
+                    name,
+                    task,
+                    str(all_of_them.runs),
+                    f"{100 * all_of_them.mean:.1f}",
+                    spread,
+                    f"{100 * all_of_them.worst:.1f}",
+                    f"{sum(best.values()) / len(best):.1f}",
                     f"{all_of_them.failed:.0%}",
                 ]  #
             )

@@ -157,9 +157,7 @@ def read_own_and_swapped(
 # --- learning --------------------------------------------------------------------------------------
 
 
-def collate(
-    questions: Sequence[EncodedQuestion], padding: int, kinds: Sequence[str] = KINDS
-) -> dict[str, Tensor]:
+def collate(questions: Sequence[EncodedQuestion], padding: int, kinds: Sequence[str] = KINDS) -> dict[str, Tensor]:
     width = max(map(len, questions))
 
     def padded(rows: Sequence[Any], fill: int) -> Tensor:

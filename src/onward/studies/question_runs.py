@@ -116,9 +116,7 @@ def load_encoder(sizes: Sizes, kinds: Sequence[str]) -> tuple[PreTrainedModel, P
     return BertForSequenceClassification(config), tokenizer
 
 
-def build(
-    sizes: Sizes, kinds: Sequence[str], name: str, seed: int
-) -> tuple[QuestionReader, PreTrainedTokenizerBase]:
+def build(sizes: Sizes, kinds: Sequence[str], name: str, seed: int) -> tuple[QuestionReader, PreTrainedTokenizerBase]:
     """Heads are drawn before the carrier: they are the same for all variants of a seed."""
     set_seed(seed)
     encoder, tokenizer = load_encoder(sizes, kinds)

@@ -106,9 +106,7 @@ def _svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def write(
-    report: Report, folder: Path, facts: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]
-) -> None:
+def write(report: Report, folder: Path, facts: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]]) -> None:
     make_folder(folder)
     write_text(folder / "table.md", report.markdown())
     write_text(folder / "report.html", report.html(facts))

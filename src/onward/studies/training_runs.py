@@ -130,9 +130,7 @@ def train_once(
     }
 
 
-def read_with(
-    model: Any, documents: Sequence[TokenizedDocument], memories: Sequence[str]
-) -> dict[str, Measures]:
+def read_with(model: Any, documents: Sequence[TokenizedDocument], memories: Sequence[str]) -> dict[str, Measures]:
     """A trained model, once with each of these memories; without swapped ones where there is nothing to swap."""
     try:
         return measure_memories(model, documents, memories=memories)

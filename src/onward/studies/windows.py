@@ -229,9 +229,7 @@ def _trials(setting: Setting, corpus: str, variant: Variant) -> list[Run]:
     ]
 
 
-def _main(
-    setting: Setting, corpus: str, variant: Variant, seed: int, trials: Mapping[str, Sequence[Run]]
-) -> Run:
+def _main(setting: Setting, corpus: str, variant: Variant, seed: int, trials: Mapping[str, Sequence[Run]]) -> Run:
     """With the learning rate that was best for its kind."""
     sizes: WindowSizes = setting.sizes
     tried = [run.name for run in trials.get(kind_of(sizes, variant), ())]

@@ -125,9 +125,7 @@ def _refuse_other_run(folder: Path, described: dict[str, Any], resume: bool) -> 
             f"{folder} holds checkpoints that onward did not make ({RUN} is missing): choose another folder"
         )
     if not resume:
-        raise FileExistsError(
-            f"{folder} holds a run already: pass resume=True to go on, or choose another folder"
-        )
+        raise FileExistsError(f"{folder} holds a run already: pass resume=True to go on, or choose another folder")
     there = read_json(file, "what the run in this folder is", "put a copy of it back, or choose another folder")
     if OF_EVERY_RUN not in there:
         raise DamagedFile(f"{file} is damaged: it does not say of which documents the run is; put a copy of it back")

@@ -36,9 +36,7 @@ class ProgressBar(TrainerCallback):
     Counts tokens, since steps differ in size. Losses are in nats per token.
     """
 
-    def __init__(
-        self, total_tokens: int, console: Console | None = None, seconds_between_lines: float = 30.0
-    ):
+    def __init__(self, total_tokens: int, console: Console | None = None, seconds_between_lines: float = 30.0):
         self.total = total_tokens
         self.console = console or Console(stderr=True)
         self.seconds_between_lines = seconds_between_lines

@@ -185,9 +185,7 @@ class TrainingRecipe:
         rows = self.batch_size if rows is None else rows
         if rows % processes:
             given = f"batch_size={rows}" if self.tokens_per_step is None else f"a step of {rows} segments"
-            raise ValueError(
-                f"{given} cannot be shared by {processes} processes: choose a multiple of their number"
-            )
+            raise ValueError(f"{given} cannot be shared by {processes} processes: choose a multiple of their number")
         share = rows // processes
         at_once = share if self.segments_at_once is None else min(self.segments_at_once, share)
         if share % at_once:

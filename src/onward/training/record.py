@@ -95,9 +95,7 @@ def save_result(
     write_json(
         folder / RESULT,
         {
-            "validation_loss": [entry["validation_loss"] for entry in history if "validation_loss" in entry][
-                -1
-            ],
+            "validation_loss": [entry["validation_loss"] for entry in history if "validation_loss" in entry][-1],
             "best_validation_loss": state.best_metric,
             "best_step": state.best_global_step,
             "steps": state.global_step,

@@ -157,9 +157,7 @@ def _feeding_of(model: Any) -> type[Feeding]:
 
 def _check_logging(report_to: str | list[str]) -> None:
     if "tensorboard" in report_to and importlib.util.find_spec("tensorboard") is None:
-        raise ModuleNotFoundError(
-            "report_to='tensorboard' needs the package tensorboard: pip install tensorboard"
-        )
+        raise ModuleNotFoundError("report_to='tensorboard' needs the package tensorboard: pip install tensorboard")
 
 
 def _tokenized(
@@ -178,9 +176,7 @@ def _tokenized(
         raise ValueError(f"there are no {what} documents: pass at least one")
     predictable = [document for document in tokenized if len(document) > 1]
     if not predictable:
-        raise ValueError(
-            f"the {what} documents are too short: none has two tokens, so there is nothing to predict"
-        )
+        raise ValueError(f"the {what} documents are too short: none has two tokens, so there is nothing to predict")
     return predictable
 
 
@@ -213,9 +209,7 @@ def _make_trainer(
     return trainer, plan
 
 
-def _arguments(
-    folder: Path, feeding: Feeding, plan: Plan, report_to: str | list[str]
-) -> TrainingArguments:
+def _arguments(folder: Path, feeding: Feeding, plan: Plan, report_to: str | list[str]) -> TrainingArguments:
     recipe = feeding.recipe
     arguments = TrainingArguments(
         output_dir=str(folder),

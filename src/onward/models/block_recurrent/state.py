@@ -132,6 +132,7 @@ def _as_mask(marks: Sequence[bool], like: Tensor) -> Tensor:
 
 # -- nests of named tuples as flat names, "3.cell.opened.keys"
 
+
 def _named(value: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield prefix.rstrip("."), value

@@ -133,9 +133,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             raise ValueError(f"rank must be at least 1, got {self.rank}")
         for width in self.hidden:
             if width != "width" and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
-                raise ValueError(
-                    f"hidden must list widths of at least 1, or 'width' for the backbone's, got {width!r}"
-                )
+                raise ValueError(f"hidden must list widths of at least 1, or 'width' for the backbone's, got {width!r}")
         least = self._defaults.at_least
         if self.vector_count < least:
             raise ValueError(

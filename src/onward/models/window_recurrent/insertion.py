@@ -352,9 +352,7 @@ def _widen(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, insert
     return insertion.masks[name][1]
 
 
-def _widened(
-    mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, insertion: Insertion
-) -> Tensor | None:
+def _widened(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, insertion: Insertion) -> Tensor | None:
     batch, _, rows, _ = query.shape
     columns, count, visible = key.shape[2], insertion.count, insertion.visible
     if mask is None:

@@ -455,9 +455,7 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
     def _default_prefix(self, prefix_length: Any) -> Any:
         return 1 if prefix_length is None and self._pools_first_tokens else prefix_length
 
-    def _apply_head(
-        self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]
-    ) -> RecurrentOutput:
+    def _apply_head(self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
         mask, padding = given.get("attention_mask"), self.backbone.config.get_text_config().pad_token_id
         if self.config.causal and mask is not None and padding is not None:
             # The head finds the last token as the last id that is not the padding's; the mask knows better.

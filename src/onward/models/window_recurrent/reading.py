@@ -210,8 +210,7 @@ class Reader:
         if prefix is None:
             return state
         starting = [
-            bool(n) and not (m or f)
-            for n, m, f in zip(lengths, state.has_memory, state.open.fill, strict=True)
+            bool(n) and not (m or f) for n, m, f in zip(lengths, state.has_memory, state.open.fill, strict=True)
         ]
         for row, (p, n, new) in enumerate(zip(prefix, lengths, starting, strict=True)):
             if new and p > n:

@@ -109,9 +109,7 @@ class BERT:
         return None
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, extra_key: Tensor, extra_value: Tensor, causal: bool
-) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, extra_key: Tensor, extra_value: Tensor, causal: bool) -> Tensor:
     """One head. query, key, value: [t, D]; extra_key, extra_value: [V, D], which every position may see."""
     outputs = []
     for i in range(len(query)):
@@ -287,8 +285,7 @@ def vectors_of(carrier: Any, config: Config, memory: Memory | None) -> dict[int,
         if kind is Spans:
             memory = (*memory, torch.ones(config.vector_count, dtype=torch.bool))
     return {
-        layer: kind.vectors(carrier, config, memory, number)
-        for number, layer in enumerate(config.insertion_layers)
+        layer: kind.vectors(carrier, config, memory, number) for number, layer in enumerate(config.insertion_layers)
     }
 
 
