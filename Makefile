@@ -1,13 +1,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-kernels lint bench results clean
+.PHONY: demo test quick test-kernels lint rooms bench results clean
 
 demo: .venv/demo-ready
 	$(BIN)/onward demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
+
+# The inner loop: under two minutes. What it leaves out trains, launches processes, or runs whole studies.
+quick: .venv/ready
+	$(BIN)/pytest -n auto -q -m "not slow and not long"
 
 # Triton is a gigabyte, and only GPUs need it: the kernel is tested in Triton's interpreter when asked for.
 test-kernels: .venv/kernels-ready
@@ -15,13 +19,18 @@ test-kernels: .venv/kernels-ready
 
 lint: .venv/ready
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy src
+
+# Which room of the library imports which.
+rooms: .venv/ready
+	$(BIN)/python tests/support/import_graph.py
 
 bench: .venv/bench-ready
 	@set -e; for script in $(sort $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))); do echo "== $$script"; $(BIN)/python $$script; done
 
 results: .venv/ready
-	$(BIN)/python -m onward.studies.collected results RESULTS.md
+	$(BIN)/python -m onward_studies.engine.collected results RESULTS.md
 
 clean:
 	rm -rf .venv build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

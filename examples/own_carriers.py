@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, set_seed
 
 from onward import WindowRecurrenceConfig, add_recurrence
-from onward.corpora import load_corpus
+from onward.data import load_corpus
+from onward.data.tokens import TokenizedDocument, tokenize
 from onward.evaluation import Measures, measure_memories
+from onward.models.pretrained import load_backbone
 from onward.models.window_recurrent.carriers import Defaults, Spans, Tensors, carrier, coarser
-from onward.pretrained import load_backbone
-from onward.streams import TokenizedDocument, tokenize
 from onward.training import TrainingRecipe, train
 
 TEXT, SUMMARIES = 64, 15  # tokens of a window, and those that `summaries` adds to it

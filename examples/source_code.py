@@ -23,11 +23,11 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
-from onward.corpora import Document, load_corpus
+from onward.data import Document, load_corpus
+from onward.data.tokens import TokenizedDocument, tokenize
+from onward.data.vocabularies import train_vocabulary
 from onward.evaluation import measure_memories
-from onward.streams import TokenizedDocument, tokenize
 from onward.training import TrainingRecipe, train
-from onward.vocabularies import train_vocabulary
 
 TRAIN = ("torch", "transformers", "sympy", "pandas", "scipy", "numpy", "matplotlib", "mypy", "pygments", "fontTools")
 VALIDATION, TEST = ("networkx",), ("sklearn",)

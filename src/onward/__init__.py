@@ -16,6 +16,7 @@ from .models.recurrent_bert import (
     RecurrentBertModel,
 )
 from .models.recurrent_bert.modeling_recurrent_bert import MODELS as _BERTS
+from .models.state import WindowState
 from .models.window_recurrent import (
     MODELS,
     UnsupportedBackboneError,
@@ -28,9 +29,7 @@ from .models.window_recurrent import (
     WindowRecurrentModel,
     add_recurrence,
 )
-from .state import WindowState
-
-__version__ = "0.2.0.dev0"
+from .utils.version import __version__ as __version__
 
 for _config in (WindowRecurrenceConfig, BlockRecurrentConfig, RecurrentBertConfig):
     AutoConfig.register(_config.model_type, _config)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import io
 import math
 import os
@@ -21,7 +23,6 @@ from .commands.finetune import finetune
 from .commands.generate import generate
 from .commands.inspect import inspect
 from .commands.shared import load_model
-from .commands.study import study
 from .commands.train import train
 from .commands.vocabulary import vocabulary
 
@@ -72,8 +73,10 @@ def fill_package() -> None:
         package.__spec__.loader.exec_module(package)
 
 
-for verb in (train, evaluate, generate, embed, inspect, finetune, study, vocabulary, demo):
+for verb in (train, evaluate, generate, embed, inspect, finetune, vocabulary, demo):
     app.command()(with_package(verb))
+if importlib.util.find_spec("onward_studies") is not None:
+    app.command()(with_package(importlib.import_module("onward_studies.command").study))
 
 
 def main() -> None:

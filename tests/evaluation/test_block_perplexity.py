@@ -7,7 +7,9 @@ import torch
 from block_models import build, tiny
 
 from onward import BlockRecurrentConfig
-from onward.corpora import Document
+from onward.data import Document
+from onward.data.tokens import TokenizedDocument, tokenize
+from onward.data.vocabularies import byte_tokenizer
 from onward.evaluation import (
     NothingToSwap,
     block_cost,
@@ -17,8 +19,6 @@ from onward.evaluation import (
     word_perplexity,
 )
 from onward.evaluation.readers import BlockReader
-from onward.streams import TokenizedDocument, tokenize
-from onward.vocabularies import byte_tokenizer
 
 W = 8
 CARRYING = ["Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "little memory", "memory and states"]

@@ -7,13 +7,13 @@ import block_models
 import pytest
 from rich.console import Console
 
-from onward.corpora import Document
+from onward.data import Document
+from onward.data.tokens import tokenize
+from onward.data.vocabularies import byte_tokenizer
 from onward.evaluation import evaluate, measure, paired_difference
 from onward.evaluation.perplexity import Measures
 from onward.evaluation.plots import by_distance
 from onward.evaluation.report import BLOCK_COLUMNS, BLOCKS, markdown, plot_by_distance, table
-from onward.streams import tokenize
-from onward.vocabularies import byte_tokenizer
 
 build = partial(block_models.build, vocab_size=257)
 WORDS = ["the", "sea", "and", "the", "ship", "and", "the", "long", "way", "home"]

@@ -10,8 +10,8 @@ import torch
 from matplotlib.figure import Figure
 
 from onward.evaluation import memory_use, plots
-from onward.studies.reporting import Report, Table
 from onward.utils.markdown import markdown_table
+from onward_studies.engine.reporting import Report, Table
 
 NAMES = [r"$\frac$", "$x_1$", r"a\$b$", "$", "|", "a|b\nc", "x_y^z{", "é ü ▁ 中"]
 

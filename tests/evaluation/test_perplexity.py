@@ -7,8 +7,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from onward import add_recurrence
-from onward.corpora import Document
-from onward.evaluation.memory_use import peak_memory
+from onward.data import Document
+from onward.data.tokens import TokenizedDocument, tokenize
 from onward.evaluation.perplexity import (
     Curve,
     DocumentScore,
@@ -21,8 +21,8 @@ from onward.evaluation.perplexity import (
     paired_difference,
     plain,
 )
-from onward.streams import TokenizedDocument, tokenize
-from onward.windows import windows
+from onward.ops.windows import windows
+from onward.utils.memory import peak_memory
 
 WINDOW = 10
 

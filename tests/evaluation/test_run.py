@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from onward import add_recurrence
-from onward.corpora import Document
+from onward.data import Document
+from onward.data.tokens import tokenize
 from onward.evaluation import Row, at_overlap, evaluate, measure
 from onward.evaluation.report import (
     COLUMNS,
@@ -20,7 +21,6 @@ from onward.evaluation.report import (
     table,
     write,
 )
-from onward.streams import tokenize
 
 WORDS = [f"w{i}" for i in range(60)]
 

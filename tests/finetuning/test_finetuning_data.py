@@ -12,7 +12,7 @@ import pytest
 from onward.finetuning import TASKS, DataError
 from onward.finetuning import data as reading
 from onward.finetuning.data import TaskData, read
-from onward.pretrained import HubUnreachable
+from onward.utils.hub import HubUnreachable
 
 
 def put(folder: Path, files: dict[str, str]) -> Path:

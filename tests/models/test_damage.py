@@ -10,9 +10,9 @@ from small_models import save_small_gpt2
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, RecurrentBertConfig, RecurrentBertForMaskedLM
-from onward.pretrained import load_backbone, load_whole
+from onward.data.vocabularies import byte_tokenizer, load_tokenizer
+from onward.models.pretrained import load_backbone, load_whole
 from onward.utils.files import DamagedFile
-from onward.vocabularies import byte_tokenizer, load_tokenizer
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 257}
 

@@ -21,7 +21,7 @@ from onward import (
     WindowRecurrentForCausalLM,
     add_recurrence,
 )
-from onward.vocabularies import byte_tokenizer
+from onward.data.vocabularies import byte_tokenizer
 
 CONFIGURATIONS = {"window": WindowRecurrenceConfig, "block": BlockRecurrentConfig, "bert": RecurrentBertConfig}
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockState, WindowState
-from onward.fingerprints import Fingerprint, origin_of
+from onward.models.fingerprints import Fingerprint, origin_of
 
 OTHERS = "other weights or another vocabulary"
 STATES = {"window": WindowState, "block": BlockState}

@@ -12,13 +12,16 @@ import torch
 from test_masked_study import run
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
-from onward.corpora import Document
-from onward.streams import TokenizedDocument
-from onward.studies import STUDIES, block_sizes, conduct, gates, training_runs
-from onward.studies.blocks import BlockSizes, Row, about_starts, run_name
-from onward.studies.intervals import FAILS, HOLDS
-from onward.studies.study import described
-from onward.studies.training_runs import cut, read_with, some_of
+from onward.data import Document
+from onward.data.tokens import TokenizedDocument
+from onward_studies import STUDIES
+from onward_studies.block_recurrent import gates
+from onward_studies.block_recurrent import sizes as block_sizes
+from onward_studies.block_recurrent.runs import BlockSizes, Row, about_starts, run_name
+from onward_studies.engine import training_runs
+from onward_studies.engine.intervals import FAILS, HOLDS
+from onward_studies.engine.study import conduct, described
+from onward_studies.engine.training_runs import cut, read_with, some_of
 
 
 def test_smoke_of_gates(tmp_path: Path) -> None:

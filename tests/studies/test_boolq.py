@@ -12,14 +12,16 @@ import torch
 from question_runs import do, made_up
 from test_masked_study import run
 
+from onward.data.questions import Question
 from onward.finetuning import DataError
 from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
-from onward.questions import Question
-from onward.studies import STUDIES, boolq, conduct
-from onward.studies.boolq import TASK, TRIVIAL
-from onward.studies.intervals import FAILS, HOLDS, UNSEEN
-from onward.studies.question_runs import build, load_encoder
-from onward.studies.question_task import (
+from onward_studies import STUDIES
+from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN
+from onward_studies.engine.study import MODEL, conduct
+from onward_studies.questions import boolq
+from onward_studies.questions.boolq import TASK, TRIVIAL
+from onward_studies.questions.runs import build, load_encoder
+from onward_studies.questions.task import (
     CONSTANT,
     DISJOINT,
     OURS,
@@ -29,7 +31,6 @@ from onward.studies.question_task import (
     questions_tested,
     variants,
 )
-from onward.studies.study import MODEL
 
 STUDY = STUDIES["boolq"]
 run_name = TASK.run_name
@@ -151,7 +152,7 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scores["majority"] == pytest.approx(100 * max(yes, 18 - yes) / 18)
     model = WindowRecurrentForSequenceClassification.from_pretrained(folder / MODEL)
     assert model.backbone.config.num_labels == 2 and not (folder / MODEL / "spans.safetensors").exists()
-    monkeypatch.setattr("onward.studies.study._do", None)
+    monkeypatch.setattr("onward_studies.engine.study._do", None)
     again = run(f"study boolq --scale smoke --seeds 1 --out {tmp_path}")
     assert again.startswith("# Yes or no") and said.endswith(again), "nothing is left to do"
 

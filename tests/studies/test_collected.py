@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from onward.studies.collected import collect
-from onward.studies.intervals import FAILS, HOLDS
+from onward_studies.engine.collected import collect
+from onward_studies.engine.intervals import FAILS, HOLDS
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from onward.commands.study import sizes as parse_sizes
-from onward.studies import STUDIES, conduct, study
-from onward.studies.study import SCALES, described
+from onward_studies import STUDIES
+from onward_studies.command import sizes as parse_sizes
+from onward_studies.engine import study
+from onward_studies.engine.study import SCALES, conduct, described
 
 FROZEN = Path(__file__).with_name("frozen_runs.json")
 RESULTS = Path(__file__).parents[2] / "results"

@@ -12,14 +12,16 @@ from question_runs import do, made_up
 from test_masked_study import run
 
 from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
-from onward.studies import STUDIES, conduct, hotpotqa, question_reader
-from onward.studies.hotpotqa import TASK
-from onward.studies.intervals import FAILS, HOLDS, UNSEEN
-from onward.studies.question_plans import plan
-from onward.studies.question_runs import build
-from onward.studies.question_scores import score
-from onward.studies.question_task import CONSTANT, DISJOINT, OURS, PAPERS, chosen_questions, variants
-from onward.studies.study import MODEL
+from onward_studies import STUDIES
+from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN
+from onward_studies.engine.study import MODEL, conduct
+from onward_studies.questions import hotpotqa
+from onward_studies.questions import reader as question_reader
+from onward_studies.questions.hotpotqa import TASK
+from onward_studies.questions.plans import plan
+from onward_studies.questions.runs import build
+from onward_studies.questions.scores import score
+from onward_studies.questions.task import CONSTANT, DISJOINT, OURS, PAPERS, chosen_questions, variants
 
 STUDY = STUDIES["hotpotqa"]
 run_name = TASK.run_name
@@ -163,7 +165,7 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = [score(answers[question.id], question.answer)[1] for question in questions]
     assert outcomes[folder.name]["read"]["true"]["exact_match"] == pytest.approx(100 * sum(exact) / 18)
     assert (folder / MODEL / "spans.safetensors").is_file() and not list(folder.glob("model/checkpoint-*"))
-    monkeypatch.setattr("onward.studies.study._do", None)
+    monkeypatch.setattr("onward_studies.engine.study._do", None)
     again = run(f"study hotpotqa --scale smoke --seeds 1 --out {tmp_path}")
     assert again.startswith("# Question answering") and said.endswith(again), "nothing is left to do"
 

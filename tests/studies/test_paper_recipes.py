@@ -25,16 +25,16 @@ from transformers import (
     RobertaTokenizer,
 )
 
-from onward.corpora import load_corpus
+from onward.data import load_corpus
+from onward.data.vocabularies import byte_tokenizer
 from onward.models.block_recurrent.configuration_block_recurrent import BASE
-from onward.studies import STUDIES, Run, Setting, Study, conduct
-from onward.studies.backbone import Decoder
-from onward.studies.blocks import BlockSizes
-from onward.studies.study import MODEL
-from onward.studies.training_runs import cut
 from onward.training.claiming import RUN
 from onward.training.many_runs import RunsProgress
-from onward.vocabularies import byte_tokenizer
+from onward_studies import STUDIES
+from onward_studies.block_recurrent.runs import BlockSizes
+from onward_studies.engine.study import MODEL, Run, Setting, Study, conduct
+from onward_studies.engine.training_runs import cut
+from onward_studies.window_recurrent.backbone import Decoder
 
 
 @dataclass
@@ -86,7 +86,7 @@ class FirstSteps(RunsProgress):
 
 @pytest.fixture(autouse=True)
 def only_first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.studies.study.RunsProgress", FirstSteps)
+    monkeypatch.setattr("onward_studies.engine.study.RunsProgress", FirstSteps)
     monkeypatch.setattr(FirstSteps, "seen", {})
 
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from onward import BlockRecurrentConfig
 from onward.evaluation import block_flops_per_token
-from onward.studies import STUDIES
-from onward.studies.blocks import Row
-from onward.studies.planning import GPUS, UTILISATION, gpus, plan_of
+from onward_studies import STUDIES
+from onward_studies.block_recurrent.runs import Row
+from onward_studies.engine.planning import GPUS, UTILISATION, gpus, plan_of
 
 WIDTH = 1024
 

@@ -16,12 +16,12 @@ from families import WIDTH, recurrent, tokens
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from onward.data.questions import EncodedQuestion, Question
 from onward.finetuning.run import FineTuner
 from onward.models.window_recurrent import CARRIERS
-from onward.questions import EncodedQuestion, Question
-from onward.studies import question_reader
-from onward.studies.question_plans import roberta
-from onward.studies.question_reader import (
+from onward_studies.questions import reader as question_reader
+from onward_studies.questions.plans import roberta
+from onward_studies.questions.reader import (
     NO_TOKEN,
     READ,
     InOrder,
@@ -35,7 +35,7 @@ from onward.studies.question_reader import (
     read_own_and_swapped,
     span_head,
 )
-from onward.studies.question_scores import Answers, SpanScores, YesNoScores, score
+from onward_studies.questions.scores import Answers, SpanScores, YesNoScores, score
 
 WINDOW = 7
 

@@ -16,12 +16,13 @@ from matplotlib.figure import Figure
 from scipy.stats import t
 
 import onward
-from onward.studies import STUDIES, Claim, Report, Run, Setting, Study, Table, Work, conduct, report
-from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, students_t, verdict
-from onward.studies.study import MODEL
 from onward.training.checkpoints import alone_in
 from onward.training.many_runs import RunsProgress
 from onward.utils.files import DamagedFile
+from onward_studies import STUDIES
+from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, students_t, verdict
+from onward_studies.engine.reporting import Claim, Report, Table
+from onward_studies.engine.study import MODEL, Run, Setting, Study, Work, conduct, report
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def squares(done: list[str], before: Callable[[str], None] = lambda name: None) 
 
     corpora = {scale: {"text": "shakespeare"} for scale in ("smoke", "laptop", "paper")}
     sizes = {scale: Sizes() for scale in corpora}
-    return Study("squares", "squares of numbers", corpora, sizes, runs, told)
+    return Study("squares", corpora, sizes, runs, told)
 
 
 def test_runs_are_done_once_after_those_they_need(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_what_has_ended_elsewhere_is_known(tmp_path: Path) -> None:
 
 
 def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward.studies.study.SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("onward_studies.engine.study.SECONDS_BETWEEN_LOOKS", 0.01)
     done: list[str] = []
     study = squares(done)
     folder = tmp_path / "laptop" / "runs" / "square-1"

@@ -7,7 +7,8 @@ import pytest
 from accelerate.state import AcceleratorState, GradientState
 from test_block_processes import on_two_processes
 
-from onward.studies import STUDIES, conduct
+from onward_studies import STUDIES
+from onward_studies.engine.study import conduct
 
 
 def work(study, out, **changes):

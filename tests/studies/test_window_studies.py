@@ -17,10 +17,14 @@ from safetensors.torch import load_file
 from test_masked_study import run
 
 from onward.evaluation import plain
-from onward.studies import STUDIES, Work, backbone, carriers, overlap, topics, training_runs, window_size, windows
-from onward.studies.intervals import FAILS, HOLDS, UNSEEN, Interval
-from onward.studies.windows import constant, recurrent, run_name
-from onward.windows import segment_length
+from onward.ops.windows import segment_length
+from onward_studies import STUDIES
+from onward_studies.engine import training_runs
+from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN, Interval
+from onward_studies.engine.study import Work
+from onward_studies.window_recurrent import backbone, carriers, overlap, topics, window_size
+from onward_studies.window_recurrent import runs as windows
+from onward_studies.window_recurrent.runs import constant, recurrent, run_name
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,7 @@ def test_bfloat16_needs_instructions_for_it(instruction: str, has: bool, monkeyp
 def test_trainings_are_in_bfloat16_where_there_is_hardware_for_it_or_as_is_chosen(
     chosen: str, hardware: bool, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.studies.training_runs.has_bf16", lambda: hardware)
+    monkeypatch.setattr("onward_studies.engine.training_runs.has_bf16", lambda: hardware)
     run(f"study backbone --scale smoke --out {tmp_path} {chosen}")
     folder = tmp_path / "smoke" / "runs" / "backbone"
     assert json.loads((folder / "model" / "run.json").read_text())["recipe.bf16"] == used

@@ -17,7 +17,8 @@ from finetuning.tiny_tasks import save_encoder, save_sentiment
 from small_models import byte_tokenizer
 
 from onward.finetuning import FinetuningRecipe, sweep
-from onward.studies import STUDIES, conduct
+from onward_studies import STUDIES
+from onward_studies.engine.study import conduct
 
 TIMES = ("seconds", "training_seconds", "circumstances", "machine", "command", "versions")
 

@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onward.utils.files import (
-    DamagedFile,
-    field_of,
-    put_all_in_place,
-    read_json,
-    settle,
-    whole_file,
-    whole_folder,
-    write_json,
-)
+from onward.utils.files import DamagedFile, put_all_in_place, settle, whole_file, whole_folder
+from onward.utils.safe_json import field_of, read_json, write_json
 
 DAMAGED = [b"", b"{", b"null", b"[]", b'"text"', b"7", b"\xff\xfe{}", b"[" * 100_000, b"9" * 10_000]
 

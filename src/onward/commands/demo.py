@@ -15,6 +15,6 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Minutes, but too little training to show much.")] = False,
 ) -> None:
     """Add recurrence to a real pretrained model, fine-tune it beside its controls, and show the table."""
-    from ..demo import run
+    from .demonstration import run
 
     run(out, quick=quick)

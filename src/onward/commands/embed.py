@@ -7,17 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .shared import (
-    Field,
-    Model,
-    Pattern,
-    console,
-    documents_in,
-    kind_of,
-    on_device,
-    say,
-    usable_file,
-)
+from .shared import Field, Model, Pattern, console, documents_in, kind_of, on_device, say, usable_file
 
 
 def embed(
@@ -38,8 +28,8 @@ def embed(
     from transformers import AutoConfig, AutoModel
 
     from .. import add_recurrence
+    from ..models.pretrained import load_backbone
     from ..models.window_recurrent import MODELS, WindowRecurrenceConfig, WindowRecurrentModel
-    from ..pretrained import load_backbone
     from ..utils.files import make_folder, whole_file
 
     if kind_of(model) == "block-recurrent":

@@ -36,8 +36,8 @@ def evaluate(
     These are plain windows, a constant for a memory, and memories swapped between documents; for block-recurrent
     models states swapped, and states ablated.
     """
+    from ..data.tokens import tokenize
     from ..evaluation.run import evaluate as run
-    from ..streams import tokenize
 
     if max_tokens is not None and max_tokens < 2:
         raise ValueError(f"--max-tokens {max_tokens}: at least 2 are needed, one to read and one to predict")

@@ -39,9 +39,9 @@ def inspect(
 
 def show_text(model: Any, tokenizer: Any, file: Path, max_tokens: int | None) -> None:
     from .. import BlockRecurrentForCausalLM
-    from ..corpora import Document
+    from ..data import Document
+    from ..data.tokens import tokenize
     from ..inspection import diagnose, memory_attention
-    from ..streams import tokenize
 
     if max_tokens is not None and max_tokens < 1:
         raise ValueError(f"--max-tokens {max_tokens}: at least 1 is needed")

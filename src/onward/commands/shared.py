@@ -92,7 +92,7 @@ OF_CORPORA = {
 
 
 def load_texts(corpus: str, pattern: str | None = None, field: str | None = None) -> Any:
-    from ..corpora import load_corpus
+    from ..data import load_corpus
 
     refuse_pattern_of_file(corpus, pattern)
     options = {"pattern": pattern, "field": field}
@@ -101,7 +101,7 @@ def load_texts(corpus: str, pattern: str | None = None, field: str | None = None
 
 
 def documents_in(path: Path, pattern: str | None = None, field: str | None = None) -> Any:
-    from ..corpora import load_documents
+    from ..data import load_documents
 
     refuse_pattern_of_file(str(path), pattern)
     with worded(OF_CORPORA):
@@ -114,7 +114,7 @@ def refuse_pattern_of_file(name: str, pattern: str | None) -> None:
 
 
 def read_text(file: Path, option: str) -> str:
-    from .. import corpora
+    from ..data import files
 
     file = file.expanduser()
     if file.is_dir():
@@ -122,7 +122,7 @@ def read_text(file: Path, option: str) -> str:
     if not file.exists():
         raise ValueError(f"{option} {file}: there is no such file; check the path")
     with worded({"^": f"{option} "}):
-        return corpora.read_text(file)
+        return files.read_text(file)
 
 
 @contextmanager
@@ -147,8 +147,8 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
     from transformers import AutoModelForCausalLM
 
     from .. import BlockRecurrentForCausalLM, add_recurrence
+    from ..models.pretrained import load_backbone
     from ..models.window_recurrent import WindowRecurrentModel
-    from ..pretrained import load_backbone
     from ..training.record import LOADED, refuse_damaged
 
     refuse_encoder(name)
@@ -171,7 +171,7 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
 
 
 def refuse_encoder(name: str) -> None:
-    from ..pretrained import PACKAGED
+    from ..data.packaged import PACKAGED
 
     if name in PACKAGED and PACKAGED[name].is_encoder:
         raise ValueError(f"{name} is an encoder, and this verb is for language models: use `onward embed` with it")
@@ -190,7 +190,7 @@ OF_MODEL_TYPES = {"block_recurrent": "block-recurrent", "bert": "masked", "recur
 def kind_of(name: str) -> str:
     """ "block-recurrent", "masked" or "window-recurrent": what a preset names, or a folder or the Hub holds."""
     from ..models.checking import OURS
-    from ..pretrained import model_type_of
+    from ..models.pretrained import model_type_of
 
     if is_preset(name):
         return "masked" if name.startswith(("bert:", "recurrent-bert:")) else "block-recurrent"

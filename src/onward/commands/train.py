@@ -186,7 +186,7 @@ def recipe_of(kind: str, given: dict[str, Any]) -> Any:
 
 def run(name: str, model: Any, texts: Any, tokenizer: Any, folder: Path, recipe: Any, given: dict[str, Any]) -> None:
     """Trains, and says what is trained, whether it had been before, and how good it is."""
-    from ..streams import tokenize
+    from ..data.tokens import tokenize
     from ..training import train as run
     from ..training.record import RESULT
 

@@ -50,8 +50,8 @@ def model_class(config: Any) -> Any:
 def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[[], Any], Any]:
     """What makes a model of a preset (it is not made before all else is known to be right), and its tokenizer."""
     from .. import BlockRecurrentConfig
+    from ..data.vocabularies import load_tokenizer
     from ..models.recurrent_bert import preset
-    from ..vocabularies import load_tokenizer
 
     masked = given["kind"] == "masked"
     if "tokenizer" not in given:
@@ -84,9 +84,9 @@ def new_model(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable
 def upcycled(given: dict[str, Any], settings: dict[str, Any]) -> tuple[Callable[[], Any], Any]:
     """The same of a recurrent BERT that takes over embeddings and attention of a plain one."""
     from .. import RecurrentBertConfig, RecurrentBertForMaskedLM
+    from ..data.vocabularies import load_tokenizer
     from ..models.recurrent_bert.presets import check_values
     from ..utils.damage import damage_told
-    from ..vocabularies import load_tokenizer
 
     source = given["model"].removeprefix(UPCYCLED)
     refuse_own(given, source)
@@ -103,9 +103,9 @@ def model_to_train_on(given: dict[str, Any], settings: dict[str, Any]) -> tuple[
     """The same of a model that was trained before. What is set must leave its parameters as they are."""
     from transformers import AutoConfig
 
-    from ..pretrained import load_whole
+    from ..data.vocabularies import load_tokenizer
+    from ..models.pretrained import load_whole
     from ..utils.damage import damage_told
-    from ..vocabularies import load_tokenizer
 
     folder = given["model"]
     refuse_own(given, folder)
@@ -144,7 +144,7 @@ def changed_config(config: Any, settings: dict[str, Any]) -> Any:
 
 def place_of(name: str) -> str:
     """A folder by its whole name, also of one that is packaged; else the name."""
-    from ..pretrained import source_of
+    from ..data.packaged import source_of
 
     folder = Path(source_of(name)).expanduser()
     return str(folder) if folder.is_dir() else name

@@ -29,9 +29,9 @@ def vocabulary(
 
     Block-recurrent models take any kind, masked language models (bert, recurrent-bert) wordpiece.
     """
-    from ..streams import tokenize
+    from ..data.tokens import tokenize
+    from ..data.vocabularies import holds_tokenizer, train_vocabulary
     from ..utils.files import make_folder, put_all_in_place
-    from ..vocabularies import holds_tokenizer, train_vocabulary
 
     if holds_tokenizer(out):
         raise ValueError(f"--out {out} holds a vocabulary already: choose another folder, or delete it to make it anew")

@@ -8,10 +8,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from .. import windows
 from ..models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM, WindowRecurrentModel
 from ..models.window_recurrent.insertion import attending_eagerly, backbone_layers
+from ..ops import windows
 from .perplexity import plain
 
 

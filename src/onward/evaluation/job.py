@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 from transformers import PreTrainedModel
 
-from ..streams import TokenizedDocument
+from ..data.tokens import TokenizedDocument
 from .perplexity import Measures, measure_memories
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.tokens import TokenizedDocument
 from ..models.window_recurrent import WindowRecurrentForCausalLM, WindowRecurrentModel, add_recurrence
-from ..streams import TokenizedDocument
-from .memory_use import peak_memory
+from ..utils.memory import peak_memory
 from .readers import Reader, reader_of
 from .reading import NothingToSwap, Progress, Tally, batches, read_batch
 

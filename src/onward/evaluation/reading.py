@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..streams import TokenizedDocument
+from ..data.tokens import TokenizedDocument
 from .readers import Reader
 
 Progress = Callable[[int], None]  # is told how many more tokens have been scored

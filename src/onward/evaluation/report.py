@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +14,10 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..utils.files import make_folder, read_json, write_text
+from ..utils.files import make_folder, write_text
 from ..utils.markdown import markdown_table
+from ..utils.provenance import provenance
+from ..utils.safe_json import read_json, without_infinities
 from . import plots
 from .cost import BlockCost, Cost
 from .perplexity import Difference, Measures
@@ -75,17 +72,6 @@ def _measures_as_dict(measures: Measures | None) -> dict[str, Any] | None:
     values["by_position"]["means"] = measures.by_position.means
     values["by_window"]["means"] = measures.by_window.means
     return values
-
-
-def without_infinities(value: Any) -> Any:
-    """JSON has no word for what is not a finite number: null stands for it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: without_infinities(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_infinities(item) for item in value]
-    return value
 
 
 # --- tables ----------------------------------------------------------------------------------------
@@ -237,32 +223,9 @@ def write(rows: Sequence[Row], folder: str | Path, look: Look = WINDOWS, **facts
     folder = Path(folder).expanduser()
     make_folder(folder)
     write_text(folder / "table.md", markdown(rows, look))
-    results = {**circumstances(), **facts, "rows": [row.as_dict() for row in rows]}
+    results = {**provenance(), "seed": torch.initial_seed(), **facts, "rows": [row.as_dict() for row in rows]}
     text = json.dumps(without_infinities(results), indent=1, ensure_ascii=False, allow_nan=False)
     write_text(folder / "results.json", text + "\n")
     measured = [row for row in rows if row.measures is not None]
     for name, plot in look.figures.items():
         plots.save(plot(measured), folder / name)
-
-
-def circumstances() -> dict[str, Any]:
-    """How to run this again, and on what it ran."""
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "seed": torch.initial_seed(),
-        "versions": {name: _version(name) for name in ("onward", "torch", "transformers", "tokenizers")}
-        | {"python": platform.python_version()},
-        "machine": {
-            "system": platform.platform(),
-            "processors": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        },
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return getattr(sys.modules.get(package), "__version__", None)

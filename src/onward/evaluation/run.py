@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..corpora import Document
+from ..data import Document
+from ..data.tokens import TokenizedDocument, tokenize
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
-from ..streams import TokenizedDocument, tokenize
 from . import report
 from .block_rows import block_rows, block_settings
 from .job import Display, Job

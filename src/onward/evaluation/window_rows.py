@@ -9,18 +9,11 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from .. import windows
 from ..models.window_recurrent import WindowRecurrentForCausalLM
+from ..ops import windows
 from .cost import Cost, cost
 from .job import Job
-from .perplexity import (
-    Measures,
-    NothingToSwap,
-    context_recovered,
-    full_context,
-    paired_difference,
-    plain,
-)
+from .perplexity import Measures, NothingToSwap, context_recovered, full_context, paired_difference, plain
 from .report import Row
 
 OWN_BACKBONE = (

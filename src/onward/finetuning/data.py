@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..corpora import load_hub_data_set
-from ..pretrained import HubUnreachable
+from ..data import load_hub_data_set
+from ..utils.hub import HubUnreachable
 from .squad_files import json_questions, question_of
 from .tables import ENDINGS, DataError, Record, records
 from .tasks import Task

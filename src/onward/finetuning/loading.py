@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..pretrained import load_backbone, quiet
+from ..models.pretrained import load_backbone
+from ..utils.quiet import quiet
 from .recipe import FinetuningRecipe
 from .tasks import Task
 

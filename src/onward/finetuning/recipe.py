@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..models.checking import is_number
-from ..training.recipe import require_number
+from ..utils.fields import is_number, require_number
 from .tasks import Task
 
 

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..evaluation import plots
-from ..evaluation.report import circumstances, without_infinities
-from ..utils.files import make_folder, read_json, write_json, write_text
+from ..utils.files import make_folder, write_text
 from ..utils.markdown import markdown_table
+from ..utils.provenance import provenance
+from ..utils.safe_json import read_json, without_infinities, write_json
 from .result import RunResult
 from .summary import SWEEP, Summary, Sweep, scores_of, summarize
 from .tasks import TASKS
@@ -70,7 +71,7 @@ def write(sweeps: Sequence[Sweep], folder: Path, margin: float | None = None) ->
     make_folder(folder)
     write_text(folder / TABLE, markdown(sweeps, margin))
     content = {
-        **{name: fact for name, fact in circumstances().items() if name != "seed"},  # every run has its own
+        **provenance(),
         "notes": _notes(sweeps, margin),
         "summaries": [asdict(row) for sweep in sweeps for row in summarize(sweep, margin)],
         "runs": [_as_dict(sweep, margin) for sweep in sweeps],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..utils.files import field_of, read_json
+from ..utils.safe_json import field_of, read_json
 
 RESULT = "result.json"
 

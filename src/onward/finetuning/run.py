@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,16 +22,18 @@ from transformers import (
     set_seed,
 )
 
-from ..evaluation.report import without_infinities
-from ..pretrained import quiet, source_of
+from ..data.packaged import source_of
 from ..training import checkpoints
 from ..training.claiming import folder_named, refuse_foreign
 from ..training.progress import Stopwatch
-from ..training.record import history_of, machine_of, seconds_of, versions
+from ..training.record import history_of, processes_of, seconds_of
 from ..training.saving import SaveMoreOften, SavingTrainer
 from ..training.trainer import NonFiniteLossError
-from ..utils.files import make_folder, read_json, whole_folder, write_json
+from ..utils.files import make_folder, whole_folder
 from ..utils.processes import on_cpu, refuse_several
+from ..utils.provenance import provenance
+from ..utils.quiet import quiet
+from ..utils.safe_json import read_json, without_infinities, write_json
 from .data import read
 from .loading import check_length, load
 from .order import ByLength
@@ -230,9 +230,7 @@ def run(
         "recipe": asdict(setting.recipe),
         "data": prepared.fingerprint,
         "parameters": model.num_parameters(),
-        "command": shlex.join(sys.orig_argv),
-        "versions": versions(),
-        "machine": machine_of(trainer),
+        **provenance(**processes_of(trainer)),
         "history": history_of(trainer.state.log_history),
     }
     write_json(folder / RESULT, without_infinities(content))

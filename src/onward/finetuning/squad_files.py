@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..corpora import read_text
+from ..data import read_text
 from .tables import DataError, Record, as_record, read_json
 from .tasks import Task
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..utils.files import field_of, read_json
+from ..utils.safe_json import field_of, read_json
 from .result import RESULT, RunResult
 
 SWEEP, RUNS = "sweep.json", "runs"

@@ -9,8 +9,9 @@ from typing import Any
 from ..training.checkpoints import alone_in, discard_all
 from ..training.claiming import folder_named, refuse_foreign, refuse_other
 from ..training.many_runs import RunsProgress
-from ..utils.files import field_of, make_folder, read_json, write_json
+from ..utils.files import make_folder
 from ..utils.processes import refuse_several
+from ..utils.safe_json import field_of, read_json, write_json
 from .recipe import FinetuningRecipe, check_learning_rate
 from .report import WRITTEN, write
 from .result import RESULT, RunResult

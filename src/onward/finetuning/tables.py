@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..corpora import CorpusError, parse_json, read_text
+from ..data import CorpusError, parse_json, read_text
 from .tasks import Task
 
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")

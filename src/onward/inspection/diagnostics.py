@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.tokens import TokenizedDocument
 from ..evaluation.perplexity import Measures, measure_memories
 from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
-from ..streams import TokenizedDocument
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
@@ -15,6 +14,7 @@ from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig
 
 from ..ops.language_loss import may_look, refuse_labels_outside
+from ..utils.fields import refuse_others
 
 OURS = "onward_"
 """What the kinds of our models begin with. Where onward was not imported, transformers says only that it does not know
@@ -122,20 +122,6 @@ def refuse_export(model: Any) -> None:
             f"torch.export of {type(model).__name__} is not there: it reads text of any length in a loop that hangs on "
             "its state; call the model itself, or use torch.compile"
         )
-
-
-def is_number(value: Any) -> bool:
-    """Neither infinite nor NaN, nor a whole number beyond all that can be computed with."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def refuse_others(config: type, known: Collection[str], given: Mapping[str, Any]) -> None:
-    """Refuses given fields that are not known, with what may have been meant."""
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-            raise ValueError(f"{config.__name__} has no field {name!r} (given {given[name]!r}): {hint}")
 
 
 def own_fields(config: type) -> list[str]:

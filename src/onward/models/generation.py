@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationMixin
 
-from ..state import CarriedState
+from .state import CarriedState
 
 _NO_WAY_BACK = "a state that has read tokens cannot forget them again"
 _OWN_CACHE = "the state is the cache, and of constant size"

@@ -15,11 +15,12 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
-from ..locks import locked
 from ..utils import files
-from ..utils.files import DamagedFile, field_of, read_json
+from ..utils.files import DamagedFile
+from ..utils.locks import locked
 from ..utils.manifests import fault_in, has_manifest, write_manifest
 from ..utils.processes import is_loss, told_by_the_first
+from ..utils.safe_json import field_of, read_json
 
 UNFINISHED = ".unfinished"
 DAMAGED = "damaged-"

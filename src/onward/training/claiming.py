@@ -9,8 +9,9 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..utils.files import DamagedFile, make_folder, read_json, write_json
+from ..utils.files import DamagedFile, make_folder
 from ..utils.processes import told_by_the_first
+from ..utils.safe_json import read_json, write_json
 from .checkpoints import all_checkpoints, alone_in
 from .recipe import TrainingRecipe
 

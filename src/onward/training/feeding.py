@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
-from .. import streams
-from ..streams import Segments, TokenizedDocument
+from ..data import segments as streams
+from ..data.segments import Segments
+from ..data.tokens import TokenizedDocument
 from .recipe import TrainingRecipe
 from .validation import document_losses
 

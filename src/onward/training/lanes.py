@@ -11,8 +11,9 @@ from typing import Any
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
+from ..data.segments import Lanes
+from ..data.tokens import TokenizedDocument
 from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
-from ..streams import Lanes, TokenizedDocument
 from .checkpoints import lanes_file, lanes_in, saved_lanes
 from .feeding import OF_CARRIERS, OF_MASKS, Carried, DocumentFeeding
 

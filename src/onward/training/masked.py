@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
-from ..masked_texts import Hiding, PackedTexts, collate
+from ..data.masked_rows import Hiding, PackedTexts, collate
+from ..data.tokens import TokenizedDocument
 from ..models.losses import share
 from ..ops.language_loss import IGNORED
-from ..streams import TokenizedDocument
 from .feeding import OF_CARRIERS, Feeding
 
 

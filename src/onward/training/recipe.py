@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..models.checking import is_number
+from ..utils.fields import require_number
 
 OPTIMIZERS = ("adamw", "adafactor")
 # transformers' names; its "inverse_sqrt" is another, so that ours is made in optimizers.py.
@@ -208,25 +208,3 @@ class TrainingRecipe:
         """The fields that must not change when a run is taken up again."""
         free = ("segments_at_once", "save_every_minutes", "save_every_tokens", "save_total_limit")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free}
-
-
-def require_number(
-    owner: Any,
-    name: str,
-    *,
-    above: float | None = None,
-    at_least: float | None = None,
-    whole: bool = False,
-    or_none: bool = False,
-) -> None:
-    """Refuses a field of a recipe that is no such number."""
-    value = getattr(owner, name)
-    if or_none and value is None:
-        return
-    fits = is_number(value) and (isinstance(value, int) or not whole)
-    fits = fits and (above is None or value > above) and (at_least is None or value >= at_least)
-    if not fits:
-        kind = "a whole number" if whole else "a number"
-        bound = f"above {above}" if above is not None else f"of at least {at_least}"
-        none = ", or None" if or_none else ""
-        raise ValueError(f"{name}={value!r}: it must be {kind} {bound}{none}")

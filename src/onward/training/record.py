@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
@@ -15,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
+from ..data.tokens import TokenizedDocument
 from ..models.checking import OURS
-from ..streams import TokenizedDocument
-from ..utils.files import DamagedFile, field_of, put_all_in_place, read_json, write_json
+from ..utils.files import DamagedFile, put_all_in_place
 from ..utils.manifests import Listed, fault_among, fault_in, has_manifest, listing
+from ..utils.provenance import provenance
+from ..utils.safe_json import field_of, read_json, write_json
 from .checkpoints import UNFINISHED, discard_unfinished
 from .claiming import OF_EVERY_RUN, RESULT
 from .progress import Stopwatch
@@ -103,9 +100,7 @@ def save_result(
             "seconds": seconds_of(trainer),
             "seed": recipe.seed,
             "recipe": asdict(recipe),
-            "command": shlex.join(sys.orig_argv),
-            "versions": versions(),
-            "machine": machine_of(trainer),
+            **provenance(**processes_of(trainer)),
             "files": files,
             "history": history,
         },
@@ -147,31 +142,8 @@ def seconds_of(trainer: Trainer) -> float:
     return watch.seconds
 
 
-def versions() -> dict[str, str]:
-    import onward
-
-    return {
-        "onward": onward.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def machine_of(trainer: Trainer) -> dict[str, Any]:
-    cpu = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        cpu = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {
-        "cpu": cpu,
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": str(trainer.args.device),
-        "processes": trainer.args.world_size,
-    }
+def processes_of(trainer: Trainer) -> dict[str, Any]:
+    return {"device": str(trainer.args.device), "processes": trainer.args.world_size}
 
 
 def read_result(folder: Path) -> TrainingResult:

@@ -21,10 +21,10 @@ from transformers import (
     set_seed,
 )
 
-from ..corpora import Document
+from ..data import Document
+from ..data.tokens import TokenizedDocument, tokenize
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
-from ..streams import TokenizedDocument, tokenize
 from ..utils.processes import losses_explained, on_cpu
 from . import checkpoints
 from .claiming import RESULT, claimed, folder_named

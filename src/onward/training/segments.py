@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from .. import windows
+from ..data.segments import Segments
+from ..data.tokens import TokenizedDocument
 from ..models.window_recurrent import CARRIERS, WindowRecurrentForCausalLM, WindowRecurrentModel
-from ..streams import Segments, TokenizedDocument
+from ..ops import windows
 from .feeding import OF_MASKS, DocumentFeeding
 from .trainable import trainable
 

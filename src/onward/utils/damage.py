@@ -10,7 +10,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from .files import DamagedFile, field_of, read_json
+from .files import DamagedFile
+from .safe_json import field_of, read_json
 
 OBJECTS: dict[str, tuple[str, ...]] = {
     "config.json": (),

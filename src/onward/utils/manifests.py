@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .files import DamagedFile, field_of, read_json
+from .files import DamagedFile
+from .safe_json import field_of, read_json
 
 MANIFEST = "manifest.json"
 

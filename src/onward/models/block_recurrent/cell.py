@@ -15,7 +15,7 @@ from transformers.activations import ACT2FN
 from ...ops.rms_norm import RMSNorm
 from ...ops.sliding_attention import full_attention
 from ...ops.unit_heads import unit_heads
-from ...state import where_rows
+from ..state import where_rows
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .gates import make_gate
 from .state import CellState, Opened, Pairs

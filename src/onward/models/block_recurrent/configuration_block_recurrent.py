@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from ..checking import OURS, CheckedConfig, is_number
+from ...utils.fields import is_number
+from ..checking import OURS, CheckedConfig
 from .gates import CONFIGURATIONS, GATES, TANHS
 
 

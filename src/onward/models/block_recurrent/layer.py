@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers.activations import ACT2FN
 
 from ...ops.rms_norm import RMSNorm
-from ...state import where_rows
+from ..state import where_rows
 from .attention import SlidingAttention
 from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig

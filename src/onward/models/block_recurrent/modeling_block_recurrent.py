@@ -14,12 +14,12 @@ from transformers import AutoModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
-from ...fingerprints import origin_of
 from ...ops.autocast import autocast_dtype
 from ...ops.rms_norm import RMSNorm
 from ...utils.damage import TellsDamage
 from ..cards import WritesCard
 from ..checking import checked_ids, checked_mask
+from ..fingerprints import origin_of
 from .attention import SlidingAttention
 from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig

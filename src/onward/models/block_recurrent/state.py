@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...fingerprints import Origin
-from ...state import CarriedState, map_tensors
-from ...state_files import StateFile, save_tensors
+from ..fingerprints import Origin
+from ..state import CarriedState, map_tensors
+from ..state_files import StateFile, save_tensors
 
 
 class Opened(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any
 from transformers import AutoConfig, BertConfig, PreTrainedConfig
 
 from ...ops.recurrence import ACTIVATIONS
-from ..checking import OURS, CheckedConfig, is_number
+from ...utils.fields import is_number
+from ..checking import OURS, CheckedConfig
 
 # What cannot be computed with is refused here, and not in a kernel of torch. A norm needs a little more than 0.
 NUMBERS = (

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import BertConfig
 from transformers.activations import ACT2FN
 
-from ..checking import is_number, refuse_others
+from ...utils.fields import is_number, refuse_others
 from .configuration_recurrent_bert import RecurrentBertConfig
 
 KINDS: dict[str, type[BertConfig]] = {"bert": BertConfig, "recurrent-bert": RecurrentBertConfig}

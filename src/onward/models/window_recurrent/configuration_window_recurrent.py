@@ -8,7 +8,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import SubConfigSpec
 
-from ... import windows
+from ...ops import windows
 from ..checking import OURS, CheckedConfig
 from .carriers import CARRIERS, POOLINGS, Defaults
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...state import WindowState
 from ..checking import refuse_ids_outside
+from ..state import WindowState
 
 # Token types travel with the ids, above any vocabulary.
 TYPE_SHIFT = 40

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
 
-from ...state import WindowState
 from ..checking import check_labels, kept_columns
 from ..generation import GeneratesOnward
 from ..labels import next_labels
 from ..losses import exact, labelled_loss, share
+from ..state import WindowState
 from .fitting import ID_MASK
 from .heads import answering, refuse_router_loss
 from .modeling_window_recurrent import WindowRecurrentModel, collected_layers

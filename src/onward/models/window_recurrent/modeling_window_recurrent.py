@@ -19,10 +19,10 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
 
-from ...fingerprints import origin_of
-from ...state import WindowState
 from ..checking import checked_ids, refuse_export, refuse_ids_outside
+from ..fingerprints import origin_of
 from ..losses import answer_loss, document_loss, labelled_loss
+from ..state import WindowState
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .fitting import ID_MASK, TYPE_SHIFT

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers.modeling_outputs import ModelOutput
 
-from ...state import WindowState
+from ..state import WindowState
 
 
 @dataclass

@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from ... import windows
-from ...fingerprints import Origin
-from ...state import OpenWindow, WindowState, where_rows
+from ...ops import windows
 from ...utils.memory import give_memory_back
 from ..checking import checked_mask
+from ..fingerprints import Origin
+from ..state import OpenWindow, WindowState, where_rows
 from .carriers import Carrier, Tensors
 from .fitting import check_state
 from .insertion import Insertion, first_position, inserting

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
-from ...fingerprints import Fingerprint
-from ...pretrained import source_of
+from ...data.packaged import source_of
 from ...utils.files import DamagedFile, make_folder, whole_file
 from ..cards import write_card
 from ..checking import OURS, own_fields
+from ..fingerprints import Fingerprint
 
 ADDED = "recurrence.safetensors"
 _OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")

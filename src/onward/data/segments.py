@@ -1,0 +1,173 @@
+"""Tokens -> segments, one after another or in lanes: every token once, every label once."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ..ops.language_loss import IGNORED
+from .tokens import TokenizedDocument
+
+
+class Segments(Dataset[dict[str, Tensor]]):
+    """Consecutive pieces of `length` tokens, in order, never across documents.
+
+    An item has `input_ids` [n] and `shift_labels` [n]: the token that follows each input, also across the
+    segment's end, and -100 after the document's last token. So every token is an input once, and every token
+    but each document's first is a label once.
+
+    A document's rest of fewer than `min_length` tokens joins the segment before it, which is then a little
+    longer than `length`: alone, a rest of one token would be a segment with nothing to predict.
+    """
+
+    def __init__(self, documents: Sequence[TokenizedDocument], length: int, min_length: int = 2):
+        _check(documents, length)
+        if not 1 <= min_length <= length:
+            raise ValueError(f"min_length={min_length}: choose it between 1 and length={length}")
+        self.documents = documents
+        self.length = length
+        self.spans = [
+            (index, start, end)
+            for index, document in enumerate(documents)
+            for start, end in _cut(len(document), length, min_length)
+        ]
+        """(document, first token, one past the last token) of every segment."""
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        document, start, end = self.spans[index]
+        return _segment(self.documents[document], start, end)
+
+
+def _cut(count: int, length: int, min_length: int) -> list[tuple[int, int]]:
+    starts = list(range(0, count, length))
+    if len(starts) > 1 and count - starts[-1] < min_length:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], count], strict=True))
+
+
+def _check(documents: Sequence[TokenizedDocument], length: int) -> None:
+    if length < 1:
+        raise ValueError(f"length={length}: a segment needs at least one token")
+    if not documents:
+        raise ValueError("no documents to cut into segments: pass at least one tokenized document")
+    for document in documents:
+        if not len(document):
+            raise ValueError(f"document {document.name!r} has no tokens: leave it out")
+
+
+def _segment(document: TokenizedDocument, start: int, end: int) -> dict[str, Tensor]:
+    labels = torch.full((end - start,), IGNORED, dtype=torch.int64)
+    following = document.ids[start + 1 : end + 1]
+    labels[: len(following)] = following
+    return {"input_ids": document.ids[start:end].long(), "shift_labels": labels}
+
+
+class Lanes(Dataset[dict[str, Tensor]]):
+    """Many documents read side by side: each lane follows one to its end, then takes the next that nobody has taken.
+
+    Documents come in an order that depends on `seed` and epoch alone, or as they are given if `seed` is None.
+    The next epoch follows at once, so that lanes stand idle at the very end only.
+
+    Item `step * lanes + lane` has `input_ids` [n] and `shift_labels` [n] as in `Segments`, and `starts_document` [],
+    whether the lane has taken a new document. n is `length`, less at a document's end, 0 where a lane is idle.
+    A rest of one token is a segment, too: it predicts nothing, but the state reads it.
+
+    Read in order, without shuffling, `lanes` items to a step. The number of steps done is the position, all of it:
+    `Subset(lanes, range(step * lanes.lanes, len(lanes)))` goes on from there. If every rank takes `rows` items at
+    once, batch by batch in turn, and `lanes` is a multiple of rows times ranks, then no lane ever changes its rank,
+    nor its row.
+    """
+
+    def __init__(
+        self, documents: Sequence[TokenizedDocument], lanes: int, length: int, *, epochs: int = 1, seed: int | None = 0
+    ):
+        _check(documents, length)
+        if lanes < 1:
+            raise ValueError(f"lanes={lanes}: reading takes at least one lane")
+        if epochs < 1:
+            raise ValueError(f"epochs={epochs}: read the documents at least once")
+        if lanes > (most := epochs * len(documents)):
+            raise ValueError(
+                f"lanes={lanes}: {lanes - most} of them would stand idle for the whole run, because there are only "
+                f"{most} documents in {epochs} epochs; use at most {most} lanes, or more epochs"
+            )
+        self.documents = documents
+        self.lanes = lanes
+        self.length = length
+        # Of each lane: the documents it takes, and the steps at which it takes them.
+        self._taken = [array("q") for _ in range(lanes)]
+        self._steps = [array("q") for _ in range(lanes)]
+        free = [(0, lane) for lane in range(lanes)]
+        for epoch in range(epochs):
+            for document in order(len(documents), seed, epoch):
+                step, lane = free[0]
+                self._taken[lane].append(document)
+                self._steps[lane].append(step)
+                heapq.heapreplace(free, (step + -(-len(documents[document]) // length), lane))
+        self._ends = sorted(step for step, _ in free)
+        self.steps = self._ends[-1]
+
+    def __len__(self) -> int:
+        return self.steps * self.lanes
+
+    def reading(self, step: int) -> int:
+        """How many lanes still have something to read at this step."""
+        return self.lanes - bisect_right(self._ends, step)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        step, lane = divmod(range(len(self))[index], self.lanes)
+        latest = bisect_right(self._steps[lane], step) - 1
+        document = self.documents[self._taken[lane][latest]]
+        start = min((step - self._steps[lane][latest]) * self.length, len(document))
+        segment = _segment(document, start, min(start + self.length, len(document)))
+        return segment | {"starts_document": torch.tensor(start == 0)}
+
+
+def order(count: int, seed: int | None, epoch: int) -> list[int]:
+    """In which order so many things are read in an epoch; as they are, if `seed` is None."""
+    if seed is None:
+        return list(range(count))
+    # Python promises these numbers for all its versions, so that a run can be resumed with another one.
+    generator = random.Random(f"{seed} {epoch}")
+    return sorted(range(count), key=lambda _: generator.random())
+
+
+def collate(segments: Sequence[Mapping[str, Any]], pad_token_id: int = 0) -> dict[str, Tensor]:
+    """Right-pad segments to the longest; where nothing is padded there is no `attention_mask`.
+
+    Rows may be empty; if all are, they are padded to one token, because models read no less.
+    `labels` are there for Trainer, which counts the tokens of a batch by them; the models go by `shift_labels`.
+    """
+    if not segments:
+        raise ValueError("no segments to collate: pass at least one")
+    if "shift_labels" not in segments[0]:
+        raise ValueError(
+            f"segments without shift_labels, only {', '.join(segments[0])}: a stock Trainer drops what it does not "
+            "know; give it TrainingArguments(remove_unused_columns=False)"
+        )
+    lengths = torch.tensor([len(segment["input_ids"]) for segment in segments])
+    longest = max(1, int(lengths.max()))
+
+    def padded(field: str, value: int) -> Tensor:
+        rows = torch.full((len(segments), longest), value)
+        for row, segment in zip(rows, segments, strict=True):
+            row[: len(segment[field])] = segment[field]
+        return rows
+
+    batch = {"input_ids": padded("input_ids", pad_token_id), "shift_labels": padded("shift_labels", IGNORED)}
+    if bool((lengths < longest).any()):
+        batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
+    if "starts_document" in segments[0]:
+        batch["starts_document"] = torch.stack([segment["starts_document"] for segment in segments])
+    return batch | {"labels": batch["shift_labels"]}

@@ -1,0 +1,111 @@
+"""Documents -> tokens: each whole, with the words and bytes of the text behind them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from .documents import Document
+from .pieces import cut_between_words, tokenizes_pieces_alike
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedDocument:
+    """`words` and `bytes` count the raw text behind `ids`, for perplexity per word and bits per byte."""
+
+    name: str
+    ids: Tensor
+    words: int
+    bytes: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def tokenize(
+    documents: Iterable[Document | str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int | None = None,
+    add_end: bool = False,
+) -> list[TokenizedDocument]:
+    """Tokenize whole documents, or plain strings; `max_tokens` keeps only the first so many of each.
+
+    No special tokens are added, but with `add_end` the tokenizer's end of text, if it has one, after each document
+    that is kept whole: what a model must have seen to end one itself. Ids are kept as int32, half of int64's memory;
+    segments hand them out as int64.
+    """
+    if max_tokens is not None and max_tokens < 1:
+        raise ValueError(f"max_tokens={max_tokens}: keep at least one token, or pass None to keep all")
+    in_pieces = tokenizes_pieces_alike(tokenizer)
+    with _no_length_warning(tokenizer):
+        return [
+            _tokenize_one(_as_document(document, number), tokenizer, max_tokens, in_pieces, add_end)
+            for number, document in enumerate(documents)
+        ]
+
+
+def _as_document(given: Document | str, number: int) -> Document:
+    if isinstance(given, str):
+        return Document(f"document {number}", given)
+    if not isinstance(given, Document):
+        raise TypeError(f"documents are onward.data.Document or strings, got {type(given).__name__}")
+    return given
+
+
+def _tokenize_one(
+    document: Document, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None, in_pieces: bool, add_end: bool
+) -> TokenizedDocument:
+    if not document.text.strip():
+        raise ValueError(f"document {document.name!r} is empty: leave it out, or give it text")
+    kept = document
+    parts: list[Tensor] = []
+    count = characters = 0
+    # Tokenizers take some hundred bytes of memory for a byte of text, so long texts go through them in pieces.
+    for piece in cut_between_words(document.text) if in_pieces else [document.text]:
+        # Some tokenizers are saved with truncation and padding switched on; a document must come through whole.
+        encoded = tokenizer(
+            piece,
+            add_special_tokens=False,
+            truncation=False,
+            padding=False,
+            split_special_tokens=True,  # a text that speaks of [SEP] does not end there
+            return_offsets_mapping=tokenizer.is_fast and max_tokens is not None,
+        )
+        ids: list[int] = encoded["input_ids"]
+        if max_tokens is not None and count + len(ids) > max_tokens:
+            ids = ids[: max_tokens - count]
+            if not tokenizer.is_fast:
+                kept = Document(document.name, str(tokenizer.decode(ids)))
+            else:
+                characters += encoded["offset_mapping"][len(ids) - 1][1] if ids else 0
+                kept = Document(document.name, document.text[:characters])
+        parts.append(torch.tensor(ids, dtype=torch.int32))
+        count += len(ids)
+        characters += len(piece)
+        if kept is not document:
+            break
+    if not count:
+        raise ValueError(
+            f"document {document.name!r} has {document.words} words but gives no tokens: "
+            "use a tokenizer that knows its characters"
+        )
+    is_whole = kept is document and (max_tokens is None or count < max_tokens)
+    if add_end and is_whole and tokenizer.eos_token_id is not None:
+        parts.append(torch.tensor([tokenizer.eos_token_id], dtype=torch.int32))
+    return TokenizedDocument(document.name, torch.cat(parts), kept.words, kept.bytes)
+
+
+@contextlib.contextmanager
+def _no_length_warning(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
+    """Tokenizers warn of texts longer than the backbone's context, which are this library's usual case."""
+    limit = tokenizer.model_max_length
+    tokenizer.model_max_length = int(1e30)
+    try:
+        yield
+    finally:
+        tokenizer.model_max_length = limit

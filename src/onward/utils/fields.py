@@ -1,0 +1,56 @@
+"""Fields that a person sets: a wrong value is told with its field, and a misspelt one with what was meant."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any
+
+
+class FieldError(ValueError):
+    """A value that a field cannot have: `field=value: problem`.
+
+    The command line, where fields have other names, puts `--option value` in front of `problem` instead; so `problem`
+    is a sentence that needs no field's name, and says what to do.
+    """
+
+    def __init__(self, field: str, value: Any, problem: str):
+        self.field, self.value, self.problem = field, value, problem
+        super().__init__(f"{field}={value!r}: {problem}")
+
+
+def is_number(value: Any) -> bool:
+    """Neither infinite nor NaN, nor a whole number beyond all that can be computed with."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def require_number(
+    owner: Any,
+    name: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    whole: bool = False,
+    or_none: bool = False,
+) -> None:
+    """Refuses a field of a recipe that is no such number."""
+    value = getattr(owner, name)
+    if or_none and value is None:
+        return
+    fits = is_number(value) and (isinstance(value, int) or not whole)
+    fits = fits and (above is None or value > above) and (at_least is None or value >= at_least)
+    if not fits:
+        kind = "a whole number" if whole else "a number"
+        bound = f"above {above}" if above is not None else f"of at least {at_least}"
+        none = ", or None" if or_none else ""
+        raise FieldError(name, value, f"it must be {kind} {bound}{none}")
+
+
+def refuse_others(config: type, known: Collection[str], given: Mapping[str, Any]) -> None:
+    """Refuses given fields that are not known, with what may have been meant."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            raise ValueError(f"{config.__name__} has no field {name!r} (given {given[name]!r}): {hint}")

@@ -1,0 +1,193 @@
+"""The runs of studies of questions: trials of learning rates, and every variant with every seed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from onward import add_recurrence
+from onward.data import Document
+from onward.data.questions import SPAN
+from onward.data.vocabularies import train_vocabulary
+from onward.models.pretrained import load_backbone
+from onward.training import NonFiniteLossError
+from onward.training.checkpoints import UNFINISHED, discard_unfinished
+from onward.training.many_runs import RunsProgress
+from onward.utils.files import put_all_in_place
+from onward.utils.safe_json import write_json
+
+from ..engine.made_up import made_up_questions
+from ..engine.study import MODEL, Outcome, Run, Setting, Work
+from ..engine.training_runs import ORDER_SEED, has_bf16
+from .plans import plan
+from .reader import InOrder, QuestionReader, Recipe, answer, answer_own_and_swapped, collate, learn, span_head
+from .scores import Answers
+from .task import DISJOINT, MADE_UP, OURS, Prepared, Sizes, Task, carries, prepare, slug, variants
+
+
+def runs(task: Task, setting: Setting) -> list[Run]:
+    sizes: Sizes = setting.sizes
+    tried = {kind: _trials(task, setting, kind) for kind in (DISJOINT, OURS)} if len(sizes.rates) > 1 else {}
+    main = [_main(task, setting, name, seed, tried) for seed in range(setting.seeds) for name in variants(sizes)]
+    return [*(trial for of_kind in tried.values() for trial in of_kind), *main]
+
+
+def _trials(task: Task, setting: Setting, name: str) -> list[Run]:
+    sizes: Sizes = setting.sizes
+    return [
+        Run(
+            f"{task.name}-rate-{slug(name)}-{rate:g}",
+            _settings(setting, name, 0, sizes.probe_questions, 1) | {"rate": rate},
+            partial(_train, task, setting, name, 0, rate, sizes.probe_questions, 1),
+            size=task.tokens(setting, sizes.probe_questions),
+            by="one",
+            outcome_only=True,
+        )
+        for rate in sizes.rates
+    ]
+
+
+def _main(task: Task, setting: Setting, name: str, seed: int, trials: Mapping[str, Sequence[Run]]) -> Run:
+    """With the learning rate that was best: of disjoint windows, or of recurrence."""
+    sizes: Sizes = setting.sizes
+    tried = [run.name for run in trials.get(DISJOINT if name == DISJOINT else OURS, ())]
+
+    def do(work: Work) -> Outcome:
+        rate = work.best_rate(tried, sizes.rates[0])
+        return _train(task, setting, name, seed, rate, sizes.questions, sizes.epochs, work, tested=True)
+
+    return Run(
+        task.run_name(name, seed),
+        _settings(setting, name, seed, sizes.questions, sizes.epochs) | {"rate": f"the best of {sizes.rates}"},
+        do,
+        tuple(tried),
+        sizes.epochs * task.tokens(setting, sizes.questions),
+        plan=partial(plan, task, setting, name),
+        by="one",
+    )
+
+
+def _settings(setting: Setting, name: str, seed: int, questions: int, epochs: int) -> dict[str, Any]:
+    left_out = ("questions", "epochs", "rates", "probe_questions", "checkpoint_every", "checkpointing")
+    sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(Sizes) if f.name not in left_out}
+    drawn = {"questions": questions, "of": setting.sizes.questions, "epochs": epochs, "seed": seed, "order": ORDER_SEED}
+    return {**sizes, **drawn, "variant": name, "corpora": dict(setting.corpora)}
+
+
+# --- models ----------------------------------------------------------------------------------------
+
+
+def load_encoder(sizes: Sizes, kinds: Sequence[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """With a head for the kinds of answers, drawn anew."""
+    if sizes.encoder != MADE_UP:
+        return load_backbone(sizes.encoder, AutoModelForSequenceClassification, num_labels=len(kinds))
+    texts = [Document(q.id, f"{q.question} {q.context}") for q in made_up_questions(60, 0)]
+    tokenizer = train_vocabulary(texts, 300, "wordpiece")
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        id2label=dict(enumerate(kinds)),
+    )
+    return BertForSequenceClassification(config), tokenizer
+
+
+def build(sizes: Sizes, kinds: Sequence[str], name: str, seed: int) -> tuple[QuestionReader, PreTrainedTokenizerBase]:
+    """Heads are drawn before the carrier: they are the same for all variants of a seed."""
+    set_seed(seed)
+    encoder, tokenizer = load_encoder(sizes, kinds)
+    spans = span_head(encoder.config) if SPAN in kinds else None
+    model = QuestionReader(add_recurrence(encoder, variants(sizes)[name]), spans, kinds)
+    if sizes.checkpointing:
+        model.reader.gradient_checkpointing_enable()
+    return model, tokenizer
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+def _train(
+    task: Task,
+    setting: Setting,
+    name: str,
+    seed: int,
+    rate: float,
+    questions: int,
+    epochs: int,
+    work: Work,
+    tested: bool = False,
+) -> Outcome:
+    sizes: Sizes = setting.sizes
+    model, tokenizer = build(sizes, task.kinds, name, seed)
+    prepared: Prepared = work.once("questions", lambda: prepare(task, setting, tokenizer))
+    padding = tokenizer.pad_token_id
+    train = prepared.train[:questions]
+    bf16 = work.in_bf16(has_bf16())
+    facts = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "learning_rate": rate,
+        "seed": seed,
+        "bf16": bf16,
+        "questions": len(train),
+        "tokens": epochs * sum(map(len, train)),
+        "without_span": sum(q.answer is None and q.question.kind == SPAN for q in train),
+        "left_out": prepared.left_out,
+    }
+    collator = partial(collate, padding=padding, kinds=task.kinds)
+    recipe = Recipe(rate, sizes.carrier_rate, sizes.rows, sizes.warmup, seed, sizes.checkpoint_every, bf16)
+    callbacks = [work.display] if isinstance(work.display, RunsProgress) else []
+    started = time.monotonic()
+    try:
+        ordered = InOrder(train, sizes.rows, epochs, seed)
+        curve = learn(model, ordered, collator, recipe, work.folder / MODEL, callbacks)
+        seconds = time.monotonic() - started
+        validation = answer(model, prepared.held, padding, sizes.rows)
+        _require_numbers(validation)
+    except NonFiniteLossError as error:
+        return {**facts, "validation_loss": None, "ended": str(error), "said": str(error)}
+    outcome = {**facts, "validation_loss": validation.loss, "training_seconds": seconds, "curve": curve}
+    if not tested:
+        return {**outcome, "said": f"validation loss {validation.loss:.4f}"}
+    if carries(name):
+        read = answer_own_and_swapped(model, prepared.test, padding, sizes.rows)
+    else:
+        read = {"true": answer(model, prepared.test, padding, sizes.rows)}
+    _save(work, model, tokenizer, read["true"])
+    scores = {reading: task.scores(answers) for reading, answers in read.items()}
+    return {**outcome, "read": {reading: asdict(s) for reading, s in scores.items()}, "said": str(scores["true"])}
+
+
+def _require_numbers(answers: Answers) -> None:
+    if not torch.tensor(answers.loss).isfinite():
+        raise NonFiniteLossError(f"after training the validation loss is {answers.loss}")
+
+
+def _save(work: Work, model: QuestionReader, tokenizer: PreTrainedTokenizerBase, answers: Answers) -> None:
+    """The encoder, its span head, and the answers in the form that HotpotQA's official script scores."""
+    folder = work.folder / MODEL
+    discard_unfinished(folder)
+    unfinished = folder / UNFINISHED
+    model.reader.save_pretrained(unfinished)
+    tokenizer.save_pretrained(unfinished)
+    if model.spans is not None:
+        save_file(model.spans.state_dict(), unfinished / "spans.safetensors")
+    put_all_in_place(unfinished, folder)
+    found = {question.id: text for question, text in zip(answers.questions, answers.texts, strict=True)}
+    write_json(work.folder / "answers.json", {"answer": found, "sp": {}})

@@ -1,0 +1,213 @@
+"""`backbone`: the small decoder, pretrained by ourselves, that studies of window recurrence start from.
+
+It reads an encyclopedia and every second book; those studies train on the other books. At the papers' scale there is
+nothing to do: their backbone is GPT-2, from the Hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from matplotlib.figure import Figure
+from transformers import (
+    AutoConfig,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from onward import add_recurrence
+from onward.data import Document
+from onward.data.tokens import tokenize
+from onward.models.pretrained import load_backbone
+from onward.training import TrainingRecipe
+from onward.training.checkpoints import writing
+from onward.utils.files import whole_folder
+from onward.utils.manifests import write_manifest
+from onward.utils.processes import is_first
+
+from ..engine.reporting import Report, Table
+from ..engine.study import MODEL, Outcome, Run, Setting, Study, Work
+from ..engine.training_runs import check_texts, some_of, tokenizer_of, train_once, vocabulary_run
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Shaped like Llama; `name` instead of all else where a pretrained one is there. `bytes_of_each` are read of the
+    encyclopedia, and of the books."""
+
+    name: str | None = None
+    layers: int = 4
+    width: int = 256
+    heads: int = 4
+    vocabulary: int = 8_000
+    context: int = 512
+    tokens: int = 3_000_000
+    rows: int = 2
+    learning_rate: float = 1e-3
+    warmup_steps: int = 400
+    evaluate_every: int = 500_000
+    bytes_of_each: int = 30_000_000
+    held: int = 12
+    held_tokens: int = 4_000
+
+
+DECODERS = {
+    "smoke": Decoder(
+        layers=3,
+        width=32,
+        heads=2,
+        vocabulary=300,
+        context=64,
+        tokens=6_000,
+        rows=8,
+        learning_rate=1e-2,
+        warmup_steps=2,
+        evaluate_every=3_000,
+        bytes_of_each=30_000,
+        held=2,
+        held_tokens=200,
+    ),
+    "laptop": Decoder(),
+    "paper": Decoder(name="gpt2"),
+}
+CORPORA = {
+    "smoke": {"books": "shakespeare", "wikipedia": "shakespeare"},
+    "laptop": {"books": "pg19", "wikipedia": "wikitext-103"},
+    "paper": {"books": "pg19", "wikipedia": "wikitext-103"},
+}
+
+
+def backbone_runs(setting: Setting, decoder: Decoder) -> list[Run]:
+    """The vocabulary and the decoder; none where a pretrained one is used."""
+    if decoder.name is not None:
+        return []
+    read = {name: setting.corpora[name] for name in ("books", "wikipedia")} | {"bytes_of_each": decoder.bytes_of_each}
+    texts = partial(_texts, decoder)
+    vocabulary = vocabulary_run("bpe", decoder.vocabulary, texts, read, "books-wikipedia")
+    pretraining = partial(_pretrain, decoder, vocabulary.name)
+    settings = {**read, **asdict(decoder)}
+    return [vocabulary, Run(BACKBONE, settings, pretraining, (vocabulary.name,), decoder.tokens)]
+
+
+BACKBONE = "backbone"
+
+
+def _texts(decoder: Decoder, work: Work) -> list[Document]:
+    books, articles = work.corpus("books").train[::2], work.corpus("wikipedia").train
+    return [*some_of(books, decoder.bytes_of_each), *some_of(articles, decoder.bytes_of_each)]
+
+
+def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
+    tokenizer = tokenizer_of(work, vocabulary)
+    set_seed(0)
+    end = tokenizer.eos_token_id
+    config = decoder_config(decoder, vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end)
+    # Plain windows as long as its context, each a segment of its own: how decoders are pretrained everywhere.
+    model = add_recurrence(LlamaForCausalLM(config), carrier="none", window=decoder.context)
+    recipe = TrainingRecipe(
+        learning_rate=decoder.learning_rate,
+        batch_size=decoder.rows,
+        windows_per_segment=1,
+        epochs=1000,
+        max_tokens=decoder.tokens,
+        schedule="cosine",
+        warmup_steps=decoder.warmup_steps,
+        weight_decay=0.1,
+        evaluate_every_tokens=decoder.evaluate_every,
+        patience=None,
+        gradient_checkpointing=False,
+    )
+    held = [
+        document
+        for name in ("books", "wikipedia")
+        for document in tokenize(work.corpus(name).validation[: decoder.held], tokenizer, decoder.held_tokens)
+    ]
+    outcome = train_once(work, model, (BACKBONE, partial(_texts, decoder, work)), held, tokenizer, recipe)
+    if outcome["validation_loss"] is None:
+        raise ArithmeticError(f"the backbone ended with NaN ({outcome['ended']}): give it a smaller learning_rate")
+    if is_first():
+        place = work.folder / MODEL / BACKBONE
+        with writing(place, work.folder / MODEL), whole_folder(place) as unfinished:
+            model.backbone.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+            write_manifest(unfinished)
+    return outcome
+
+
+def decoder_config(decoder: Decoder, **more: Any) -> PreTrainedConfig:
+    if decoder.name in KNOWN:
+        return KNOWN[decoder.name]()
+    if decoder.name is not None:
+        return AutoConfig.from_pretrained(decoder.name)
+    # In so short a training GPT-2's shape learns to use a few dozen tokens and no more: results/backbone/notes.md.
+    fields: dict[str, Any] = {
+        "vocab_size": decoder.vocabulary,
+        "max_position_embeddings": decoder.context,
+        "hidden_size": decoder.width,
+        "intermediate_size": 8 * decoder.width // 3 // 16 * 16,  # as many weights as 4 times the width without a gate
+        "num_hidden_layers": decoder.layers,
+        "num_attention_heads": decoder.heads,
+        "num_key_value_heads": decoder.heads,
+        "tie_word_embeddings": True,
+    }
+    return LlamaConfig(**fields | more)
+
+
+def _smollm2() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=49_152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+
+
+KNOWN: dict[str, Callable[[], PreTrainedConfig]] = {"gpt2": GPT2Config, "smollm2-135m": _smollm2}
+"""Shapes of pretrained decoders, for plans: without fetching them."""
+
+
+def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    return load_backbone(decoder.name or str(work.model_of(BACKBONE, BACKBONE)))
+
+
+# --- what it comes to ------------------------------------------------------------------------------
+
+
+def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+    found = outcomes.get(BACKBONE)
+    if found is None:
+        return Report("A backbone of our own", "It has not been pretrained yet.", [])
+    row = [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['training_seconds'] / 3600:.1f}"]
+    columns = ("model", "parameters", "tokens", "hours", "validation loss, nats per token")
+    rows = [["Llama's shape", *row, f"{found['validation_loss']:.3f}"]]
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    panel = figure.subplots()
+    tokens, losses = zip(*found["curve"], strict=True)
+    panel.plot([n / 1e6 for n in tokens], losses, color="0.0", marker="o", markersize=3, linewidth=1)
+    panel.set_xlabel("tokens read (millions)")
+    panel.set_ylabel("validation loss (nats per token)")
+    summary = f"A decoder pretrained on {found['tokens']:,} tokens, to {found['validation_loss']:.3f} nats per token."
+    return Report("A backbone of our own", summary, [Table("Pretraining", columns, rows)], {"pretraining": figure})
+
+
+STUDY = Study(
+    "backbone",
+    CORPORA,
+    DECODERS,
+    lambda setting: backbone_runs(setting, setting.sizes),
+    report,
+    lambda work: check_texts(work, *work.setting.corpora),
+)
+STUDIES = [STUDY]
