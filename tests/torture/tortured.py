@@ -13,7 +13,7 @@ from typing import Any
 import block_runs
 import masked_runs
 import test_training
-from finetuning.tiny_tasks import save_encoder, save_sentiment
+from tiny_tasks import save_encoder, save_sentiment
 from small_models import byte_tokenizer
 
 from onward.finetuning import FinetuningRecipe, sweep
