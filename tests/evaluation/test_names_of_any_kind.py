@@ -9,7 +9,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from onward.evaluation import memory_use, plots
+from onward.evaluation import plots
+from onward.utils import memory
 from onward.utils.markdown import markdown_table
 from onward_studies.engine.reporting import Report, Table
 
@@ -54,10 +55,10 @@ def test_memory_is_measured_where_there_is_no_resource(monkeypatch):
             return SimpleNamespace(Process=lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7)))
         return real(name, *rest)
 
-    monkeypatch.setattr(memory_use, "_STATUS", memory_use.Path("no such file"))
-    monkeypatch.setattr(memory_use, "_CLEAR", memory_use.Path("no such folder/file"))
-    monkeypatch.setattr(memory_use, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(memory, "_STATUS", memory.Path("no such file"))
+    monkeypatch.setattr(memory, "_CLEAR", memory.Path("no such folder/file"))
+    monkeypatch.setattr(memory, "sys", SimpleNamespace(platform="win32"))
     monkeypatch.setattr(builtins, "__import__", windows)
-    with memory_use.peak_memory(torch.device("cpu")) as peak:
+    with memory.peak_memory(torch.device("cpu")) as peak:
         assert peak() == 0
-    assert "resource" not in vars(memory_use)
+    assert "resource" not in vars(memory)

@@ -13,8 +13,8 @@ from typing import Any
 import block_runs
 import masked_runs
 import test_training
-from tiny_tasks import save_encoder, save_sentiment
 from small_models import byte_tokenizer
+from tiny_tasks import save_encoder, save_sentiment
 
 from onward.finetuning import FinetuningRecipe, sweep
 from onward_studies import STUDIES
