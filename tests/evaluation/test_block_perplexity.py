@@ -18,7 +18,7 @@ from onward.evaluation import (
     measure_memories,
     word_perplexity,
 )
-from onward.evaluation.readers import BlockReader
+from onward.evaluation.controls import BlockControls
 
 W = 8
 CARRYING = ["Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "little memory", "memory and states"]
@@ -202,7 +202,7 @@ def test_controls_measured_alone_or_together_are_the_same():
 
 def test_what_cannot_be_is_refused():
     model = build("Rec:fixed:skip")
-    with pytest.raises(ValueError, match="memory='constant' is not known: choose one of true, swapped, ablated"):
+    with pytest.raises(ValueError, match="memory='constant': it is not known; choose one of true, swapped, ablated"):
         measure(model, DOCUMENTS, memory="constant")
     with pytest.raises(NothingToSwap, match="batch_size of at least 2"):
         measure(model, DOCUMENTS, memory="swapped", batch_size=1)
@@ -217,7 +217,7 @@ def test_ablating_changes_no_state_in_place():
     with torch.no_grad():
         state = model(DOCUMENTS[0].ids[None, : 3 * W].long()).state
     before = state.to(torch.float64)
-    BlockReader(model).ablated(state)
+    BlockControls(model).ablated(state)
     assert before.tokens == state.tokens == (3 * W,)
     assert torch.equal(before.layers[1].cell.vectors, state.layers[1].cell.vectors)
 

@@ -11,9 +11,9 @@ from onward.data import Document
 from onward.data.tokens import tokenize
 from onward.data.vocabularies import byte_tokenizer
 from onward.evaluation import evaluate, measure, paired_difference
-from onward.evaluation.perplexity import Measures
-from onward.evaluation.plots import by_distance
-from onward.evaluation.report import BLOCK_COLUMNS, BLOCKS, markdown, plot_by_distance, table
+from onward.evaluation.measures import Measures
+from onward.evaluation.plots import by_distance, plot_by_distance
+from onward.evaluation.report import BLOCK_REPORT, markdown, table
 
 build = partial(block_models.build, vocab_size=257)
 WORDS = ["the", "sea", "and", "the", "ship", "and", "the", "long", "way", "home"]
@@ -48,9 +48,9 @@ def test_the_model_stands_beside_its_controls(rows, documents):
 def test_files_hold_table_results_and_picture(rows):
     _, found, folder = rows
     text = (folder / "table.md").read_text()
-    assert text == markdown(found, BLOCKS)
+    assert text == markdown(found, BLOCK_REPORT)
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + len(found) and {line.count("|") for line in lines} == {len(BLOCK_COLUMNS) + 2}
+    assert len(lines) == 2 + len(found) and {line.count("|") for line in lines} == {len(BLOCK_REPORT.columns) + 2}
     results = json.loads((folder / "results.json").read_text())
     assert results["model"]["gate"] == "fixed" and results["model"]["window"] == 8
     first = results["rows"][0]["measures"]
@@ -63,7 +63,7 @@ def test_files_hold_table_results_and_picture(rows):
 
 
 def test_the_table_fits_a_terminal(rows, capsys):
-    Console(width=80).print(table(rows[1], "blocks of 8 tokens", BLOCKS))
+    Console(width=80).print(table(rows[1], "blocks of 8 tokens", BLOCK_REPORT))
     shown = capsys.readouterr().out
     assert "…" not in shown and all(word in shown for word in ("recurrent", "swapped", "ablated", "word"))
     assert max(map(len, shown.splitlines())) <= 80
@@ -71,10 +71,10 @@ def test_the_table_fits_a_terminal(rows, capsys):
 
 def test_large_perplexities_do_not_squeeze_the_table(rows, capsys, monkeypatch):
     monkeypatch.setattr(Measures, "word_perplexity", 1437562094287.11)
-    Console(width=80).print(table(rows[1], "blocks of 8 tokens", BLOCKS))
+    Console(width=80).print(table(rows[1], "blocks of 8 tokens", BLOCK_REPORT))
     shown = capsys.readouterr().out
     assert "…" not in shown and shown.count("1.4e+12") == 3
-    assert "1437562094287" not in markdown(rows[1], BLOCKS)
+    assert "1437562094287" not in markdown(rows[1], BLOCK_REPORT)
 
 
 def test_the_picture_has_loss_by_distance(rows):
@@ -106,7 +106,7 @@ def test_a_single_document_is_evaluated_without_swapping(documents):
 def test_options_for_windows_are_refused(documents):
     model = build("Slide:12L")
     for name, value in {"overlaps": [0], "constant": model, "plain_model": model, "full_context_cap": 9}.items():
-        with pytest.raises(ValueError, match=f"{name} is for window-recurrent models"):
+        with pytest.raises(ValueError, match=f"{name}=.*: it is for window-recurrent models"):
             evaluate(model, documents, tokenizer=byte_tokenizer(), **{name: value})
     with pytest.raises(TypeError, match="recurrent causal language model, got a BlockRecurrentModel"):
         evaluate(model.model, documents, tokenizer=byte_tokenizer())

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from onward import add_recurrence
 from onward.data import Document
 from onward.data.tokens import TokenizedDocument, tokenize
-from onward.evaluation.perplexity import (
+from onward.evaluation import (
     Curve,
     DocumentScore,
     Measures,
@@ -211,7 +211,7 @@ def test_what_cannot_be_swapped_is_refused():
 
 def test_wrong_arguments_are_refused():
     model = recurrent("pooled")
-    with pytest.raises(ValueError, match="memory='other' is not known"):
+    with pytest.raises(ValueError, match="memory='other': it is not known"):
         measure(model, DOCUMENTS, memory="other")
     with pytest.raises(ValueError, match="nothing to score"):
         measure(model, documents(1, 1))

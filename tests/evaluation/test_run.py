@@ -12,15 +12,8 @@ from onward import add_recurrence
 from onward.data import Document
 from onward.data.tokens import tokenize
 from onward.evaluation import Row, at_overlap, evaluate, measure
-from onward.evaluation.report import (
-    COLUMNS,
-    markdown,
-    plot_by_flops,
-    plot_by_position,
-    refuse_other_results,
-    table,
-    write,
-)
+from onward.evaluation.plots import plot_by_flops, plot_by_position
+from onward.evaluation.report import WINDOW_REPORT, markdown, refuse_other_results, table, write
 
 WORDS = [f"w{i}" for i in range(60)]
 
@@ -136,7 +129,7 @@ def test_another_backbone_can_read_plain_windows(tokenizer, documents):
 
 
 def test_wrong_controls_are_refused(tokenizer, documents):
-    with pytest.raises(ValueError, match="the constant control carries 'pooled'"):
+    with pytest.raises(ValueError, match="constant=.*: its carrier is 'pooled'"):
         evaluate(recurrent(), documents, tokenizer=tokenizer, constant=recurrent())
     with pytest.raises(ValueError, match="they must agree"):
         control = recurrent(carrier="constant", window=9)
@@ -149,7 +142,7 @@ def test_wrong_controls_are_refused(tokenizer, documents):
 
 def test_a_file_for_results_is_refused_at_once(tokenizer, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="notes.txt' is a file, and results go into a folder"):
+    with pytest.raises(ValueError, match="notes.txt': it is a file, and results go into a folder"):
         evaluate(recurrent(), [None], tokenizer=tokenizer, out=tmp_path / "notes.txt", progress=False)
 
 
@@ -187,7 +180,7 @@ def test_markdown_is_a_table_with_notes(rows):
     assert text == markdown(found)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + len(found)
-    assert {line.count("|") for line in lines} == {len(COLUMNS) + 2}
+    assert {line.count("|") for line in lines} == {len(WINDOW_REPORT.columns) + 2}
     assert "trained with an overlap of 0" in text
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.tokens import TokenizedDocument
-from ..evaluation.perplexity import Measures, measure_memories
+from ..evaluation import Measures, measure_memories
 from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
 
 
