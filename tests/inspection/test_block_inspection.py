@@ -11,8 +11,8 @@ from onward import BlockRecurrentForCausalLM
 from onward.data.tokens import TokenizedDocument
 from onward.evaluation import measure
 from onward.inspection import diagnose, facts
-from onward.inspection.blocks import state_numbers
 from onward.inspection.diagnostics import alike
+from onward.inspection.facts import state_numbers
 from onward.models.block_recurrent.reference import below, rms_norm, scaled, split, state_heads
 from onward.models.state import map_tensors
 
@@ -129,7 +129,7 @@ def test_every_gate_is_named():
 def test_reading_of_states_against_the_reference():
     """The recurrent layer is the first, so that its tokens are the embeddings."""
     model, text = build("Rec:lstm:dual", recurrent_layers=[1]), document(4 * W - 2)
-    config, found = model.config, diagnose(model, text).readings
+    config, found = model.config, diagnose(model, text).state_use
     assert list(found) == [1]
     parameters = dict(model.model.named_parameters())
     layer = below(parameters, "layers.0.")
@@ -158,12 +158,12 @@ def test_reading_of_states_against_the_reference():
 
 def test_with_feedback_every_layer_reads():
     model = build("feedback from the last of two")
-    found = diagnose(model, document(30)).readings
+    found = diagnose(model, document(30)).state_use
     assert list(found) == [1, 2, 3]
-    assert all(reading.size > 0 and 0 < reading.spread < 1 for reading in found.values())
+    assert all(use.size > 0 and 0 < use.spread < 1 for use in found.values())
     with torch.no_grad():  # states at layer 3 that cannot be told apart: layer 2 reads those, layer 1 has its own
         model.model.layers[2].cell.projection.weight[: model.config.attention_width] = 0
-    found = diagnose(model, document(30)).readings
+    found = diagnose(model, document(30)).state_use
     assert found[2].spread == pytest.approx(1) and found[3].spread == pytest.approx(1) and found[1].spread < 0.999
 
 
@@ -172,14 +172,14 @@ def test_reading_is_even_where_queries_are_nothing_and_peaked_where_they_are_lar
     scale = model.model.layers[1].attention.state_scale
     with torch.no_grad():
         scale.zero_()
-        assert diagnose(model, document(20)).readings[2].spread == pytest.approx(1)
+        assert diagnose(model, document(20)).state_use[2].spread == pytest.approx(1)
         scale.fill_(1e4)
-        assert diagnose(model, document(20)).readings[2].spread < 0.01
+        assert diagnose(model, document(20)).state_use[2].spread < 0.01
 
 
 def test_one_state_alone_has_no_spread():
     found = diagnose(build("one state"), document(20))
-    assert math.isnan(found.readings[2].spread) and math.isnan(found.states[2].cosine[0])
+    assert math.isnan(found.state_use[2].spread) and math.isnan(found.states[2].cosine[0])
 
 
 # --- losses ----------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_losses_are_those_of_evaluation():
 
 def test_a_model_without_states_has_only_its_losses():
     found = diagnose(build("Slide:12L"), document(20))
-    assert not found.gates and not found.states and not found.readings
+    assert not found.gates and not found.states and not found.state_use
     assert list(found.losses) == ["true"]
 
 
