@@ -67,7 +67,7 @@ def measure_memories(
     if not any(lengths):
         raise ValueError("there is nothing to score: give at least one document of two tokens or more")
     together = batches(lengths, batch_size, controls.window, swapped="swapped" in memories)
-    tallies = {memory: Tally(documents, controls, memory) for memory in memories}
+    tallies = {memory: Tally(documents) for memory in memories}
     training = model.training
     model.eval()
     try:
@@ -78,7 +78,8 @@ def measure_memories(
                 score_batch(controls, documents, batch, tallies, progress or (lambda scored: None))
     finally:
         model.train(training)
-    return {memory: tally.measures(peak()) for memory, tally in tallies.items()}
+    window, overlap = controls.window, controls.overlap
+    return {memory: tally.measures(window, overlap, peak(), memory) for memory, tally in tallies.items()}
 
 
 def first_tokens(

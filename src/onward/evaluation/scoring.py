@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,28 +43,6 @@ def _chunks(items: list[int], size: int) -> list[list[int]]:
     return [items[i : i + size] for i in range(0, len(items), size)]
 
 
-@dataclass(frozen=True)
-class WindowStep:
-    """One window of the documents that have not ended: their tokens [start, stop), or as many as there are."""
-
-    rows: list[int]  # numbers of the documents
-    start: int
-    stop: int
-    number: int  # of the window, from 0
-    place: int  # of the token `start` in its window
-    going_on: list[int]  # which of the rows, counted from 0, have a next window
-
-
-def steps(rows: list[int], lengths: Sequence[int], window: int, overlap: int) -> Iterator[WindowStep]:
-    start = number = place = 0
-    while rows:
-        stop = start + window - place
-        going_on = [slot for slot, row in enumerate(rows) if lengths[row] > stop]
-        yield WindowStep(rows, start, stop, number, place, going_on)
-        rows = [rows[slot] for slot in going_on]
-        start, number, place = stop, number + 1, overlap
-
-
 # --- running the model ------------------------------------------------------------------------------
 
 
@@ -87,27 +63,33 @@ def score_batch(
     lent: dict[int, Any] = {}
     lends = "swapped" in tallies
     states: dict[str, Any] = dict.fromkeys(["true", *tallies] if lends else tallies)
-    for step in steps(batch, lengths, controls.window, controls.overlap):
-        pieces = [documents[row].ids[step.start : step.stop + 1].long().to(controls.model.device) for row in step.rows]
+    rows, start, stop = batch, 0, controls.window
+    while rows:
+        pieces = [documents[row].ids[start : stop + 1].long().to(controls.model.device) for row in rows]
         # Nothing is remembered in the first window, so one run of it serves all memories.
-        for memories in [[*states]] if step.number == 0 else [[memory] for memory in states]:
+        for memories in [[*states]] if start == 0 else [[memory] for memory in states]:
             scored = [tallies[memory] for memory in memories if memory in tallies]
             before = states[memories[0]]
-            if before is not None and memories == ["swapped"]:
-                before = controls.swapped(before, [lent[donors[row]] for row in step.rows])
-            elif before is not None and memories == ["ablated"]:
+            if start and memories == ["swapped"]:
+                before = controls.swapped(before, [lent[donors[row]] for row in rows])
+            elif start and memories == ["ablated"]:
                 before = controls.ablated(before)
             started = time.perf_counter()
             logits, after = _run_window(controls.model, pieces, before, wants_logits=bool(scored))
             for tally in scored:
-                progress(tally.add(step, logits, pieces))
+                for row, own_logits, piece in zip(rows, logits, pieces, strict=True):
+                    tally.add(row, own_logits, piece)
                 tally.seconds += time.perf_counter() - started
+                progress(sum(len(piece) - 1 for piece in pieces))
             del logits  # before the next run makes its own
             states |= dict.fromkeys(memories, after)
         if lends:
-            lent |= {row: controls.lent(states["true"], slot) for slot, row in enumerate(step.rows)}
-        if len(step.going_on) < len(step.rows):
-            states = {memory: state.select(step.going_on) for memory, state in states.items()}
+            lent |= {row: controls.lent(states["true"], slot) for slot, row in enumerate(rows)}
+        going_on = [slot for slot, row in enumerate(rows) if lengths[row] > stop]
+        if len(going_on) < len(rows):
+            rows = [rows[slot] for slot in going_on]
+            states = {memory: state.select(going_on) for memory, state in states.items()}
+        start, stop = stop, stop + controls.window - controls.overlap
 
 
 def _run_window(model: Any, pieces: list[Tensor], state: Any, *, wants_logits: bool) -> tuple[Tensor, Any]:
@@ -121,44 +103,42 @@ def _run_window(model: Any, pieces: list[Tensor], state: Any, *, wants_logits: b
 
 
 class Tally:
-    """Sums losses by document, by position and by window."""
+    """The losses of every document with one memory."""
 
-    def __init__(self, documents: Sequence[TokenizedDocument], controls: Controls, memory: str):
-        self.documents, self.controls, self.memory = documents, controls, memory
-        self.nll = torch.zeros(len(documents), dtype=torch.float64)
-        self.position_sums = torch.zeros(controls.window, dtype=torch.float64)
-        self.position_counts = torch.zeros(controls.window, dtype=torch.int64)
-        self.window_sums: dict[int, float] = defaultdict(float)  # in order, as the longest document is scored first
-        self.window_counts: dict[int, int] = defaultdict(int)
+    def __init__(self, documents: Sequence[TokenizedDocument]):
+        self.documents = documents
+        self.losses: list[list[Tensor]] = [[] for _ in documents]  # of each window's tokens
         self.seconds = 0.0
 
-    def add(self, step: WindowStep, logits: Tensor, pieces: list[Tensor]) -> int:
-        """Scores one window of every row, and returns the number of its tokens."""
-        for row, scores, piece in zip(step.rows, logits, pieces, strict=True):
-            count = len(piece) - 1
-            scores = scores[:count] if scores.dtype == torch.float64 else scores[:count].float()
-            # Row by row, so that the second copy of the logits is small.
-            losses = torch.nn.functional.cross_entropy(scores, piece[1:], reduction="none").double().cpu()
-            self.nll[row] += losses.sum()
-            self.position_sums[step.place : step.place + count] += losses
-            self.position_counts[step.place : step.place + count] += 1
-            self.window_sums[step.number] += float(losses.sum())
-            self.window_counts[step.number] += count
-        return sum(len(piece) - 1 for piece in pieces)
+    def add(self, row: int, logits: Tensor, ids: Tensor) -> None:
+        """ids: [n + 1], the tokens of a window and the one after them. logits: [at least n, V]."""
+        logits = logits[: len(ids) - 1]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        self.losses[row].append(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none").cpu())
 
-    def measures(self, peak_memory: int) -> Measures:
+    def measures(self, window: int, overlap: int, peak_memory: int, memory: str) -> Measures:
+        losses = [torch.cat(parts).double() if parts else torch.zeros(0) for parts in self.losses]
+        scores = (
+            DocumentScore(d.name, float(own.sum()), len(own), d.words, d.bytes)
+            if len(own)
+            else DocumentScore(d.name, 0.0, 0, 0, 0)
+            for d, own in zip(self.documents, losses, strict=True)
+        )
+        place = torch.cat([torch.arange(len(own)) for own in losses])  # in the document
+        number = (place - overlap).clamp(min=0) // (window - overlap)
+        position = place - number * (window - overlap)
         return Measures(
-            documents=tuple(
-                DocumentScore(d.name, float(nll), len(d) - 1, d.words, d.bytes)
-                if len(d) > 1
-                else DocumentScore(d.name, 0.0, 0, 0, 0)
-                for d, nll in zip(self.documents, self.nll, strict=True)
-            ),
-            by_position=Curve(tuple(self.position_sums.tolist()), tuple(self.position_counts.tolist())),
-            by_window=Curve(tuple(self.window_sums.values()), tuple(self.window_counts.values())),
+            documents=tuple(scores),
+            by_position=_curve(position, torch.cat(losses), window),
+            by_window=_curve(number, torch.cat(losses)),
             seconds=self.seconds,
             peak_memory=peak_memory,
-            window=self.controls.window,
-            overlap=self.controls.overlap,
-            memory=self.memory,
+            window=window,
+            overlap=overlap,
+            memory=memory,
         )
+
+
+def _curve(places: Tensor, losses: Tensor, length: int = 0) -> Curve:
+    sums, counts = torch.bincount(places, losses, length), torch.bincount(places, minlength=length)
+    return Curve(tuple(sums.tolist()), tuple(counts.tolist()))
