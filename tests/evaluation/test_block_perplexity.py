@@ -1,23 +1,11 @@
 """Whole documents read by block-recurrent models: alone and in batches, with their own, others' and no states."""
 
-import math
-
 import pytest
 import torch
 from block_models import build, tiny
 
-from onward import BlockRecurrentConfig
-from onward.data import Document
-from onward.data.tokens import TokenizedDocument, tokenize
-from onward.data.vocabularies import byte_tokenizer
-from onward.evaluation import (
-    NothingToSwap,
-    block_cost,
-    block_flops_per_token,
-    measure,
-    measure_memories,
-    word_perplexity,
-)
+from onward.data.tokens import TokenizedDocument
+from onward.evaluation import NothingToSwap, measure, measure_memories
 from onward.evaluation.controls import BlockControls
 
 W = 8
@@ -70,24 +58,6 @@ def test_the_model_is_left_as_it_was():
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
     again = measure_memories(model, DOCUMENTS, batch_size=3)
     assert [first[memory].nll for memory in first] == [again[memory].nll for memory in again]
-
-
-# --- bits, bytes, words ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("bits", "perplexity"), [(3.39, "34.80"), (3.36, "33.72"), (3.32, "32.34")])
-def test_word_perplexity_is_the_papers(bits, perplexity):
-    """Table 2, with the tokens and words of PG19's test set."""
-    assert f"{word_perplexity(bits, 10_523_460, 6_966_499):.2f}" == perplexity
-
-
-def test_measures_are_per_token_byte_and_word():
-    model = build("Rec:fixed:skip", vocab_size=257)
-    measures = measure(model, tokenize([Document("d", "one two  three\nfour fünf")], byte_tokenizer()))
-    assert (measures.tokens, measures.words, measures.bytes) == (24, 5, 25)
-    assert measures.bits_per_token == pytest.approx(measures.nll / 24 / math.log(2))
-    assert measures.bits_per_byte == pytest.approx(measures.bits_per_token * 24 / 25)
-    assert measures.word_perplexity == pytest.approx(word_perplexity(measures.bits_per_token, 24, 5))
 
 
 # --- controls --------------------------------------------------------------------------------------
@@ -220,51 +190,3 @@ def test_ablating_changes_no_state_in_place():
     BlockControls(model).ablated(state)
     assert before.tokens == state.tokens == (3 * W,)
     assert torch.equal(before.layers[1].cell.vectors, state.layers[1].cell.vectors)
-
-
-# --- cost ------------------------------------------------------------------------------------------
-
-
-def by_hand(config):
-    """FLOPs of a block's matrix products, over its tokens."""
-    d, ff, inner, w, s = (
-        config.hidden_size,
-        config.intermediate_size,
-        config.attention_width,
-        config.window,
-        config.num_states,
-    )
-    total = w * d * config.vocab_size
-    for number in range(1, config.num_hidden_layers + 1):
-        reads, recurrent = config.reads_states[number - 1], number in config.recurrent_layers
-        total += w * (d * (4 if reads else 3) * inner + (2 if reads else 1) * inner * d + 2 * d * ff)
-        total += 2 * w * 2 * w * inner  # each token against two blocks
-        if reads:
-            total += 2 * w * s * inner
-        if number == config.memory_layer:
-            total += w * config.memory_size * inner + 2 * w * config.memory_top_k * inner
-        if recurrent:
-            total += s * d * 4 * inner + 2 * s * s * inner + 2 * s * 2 * w * inner
-            total += s * 2 * inner * d  # fixed:skip
-    return 2 * total / w
-
-
-@pytest.mark.parametrize("case", ["Slide:12L", "Rec:fixed:skip", "Feedback:fixed:skip", "little memory"])
-def test_counted_flops(case):
-    config = tiny(case)
-    assert block_flops_per_token(config) == pytest.approx(by_hand(config))
-
-
-def test_parameters_with_and_without_embeddings():
-    model = build("Slide:12L")
-    d, inner, ff = model.config.hidden_size, model.config.attention_width, model.config.intermediate_size
-    layer = 4 * d * inner + 2 * d * ff + 2 * d + 4 + 32 * 4  # matrices, norms, scales, position bias
-    cost = block_cost(model)
-    assert cost.parameters_without_embeddings == 3 * layer + d
-    assert cost.parameters == 3 * layer + d + 99 * d
-
-
-def test_recurrence_costs_what_the_paper_says():
-    """Relative to Slide:13L, as its step time in Table 1."""
-    rec, slide = (block_flops_per_token(BlockRecurrentConfig.preset(name)) for name in ("Rec:fixed:skip", "Slide:13L"))
-    assert round(rec / slide, 2) == 0.99
