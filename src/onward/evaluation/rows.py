@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -55,23 +55,6 @@ class Row:
     gain: Difference | None = None  # over plain windows of the same overlap, or over ablated states
     notes: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        variant: str,
-        measures: Measures,
-        cost: Cost | BlockCost,
-        notes: tuple[str, ...] = (),
-        base: Measures | None = None,
-        full: Measures | None = None,
-    ) -> Row:
-        """`base`: what a gain is over. `full`: a longer context."""
-        row = cls(variant, measures.window, measures.overlap, measures, cost, notes=notes)
-        if base is None:
-            return row
-        recovered = context_recovered(base, measures, full)
-        return replace(row, gain=paired_difference(base, measures), context_recovered=recovered)
-
     def as_dict(self) -> dict[str, Any]:
         """Everything about the row, for JSON."""
         values = {**asdict(self), "measures": self.measures.as_dict() if self.measures else None}
@@ -99,22 +82,25 @@ class Job:
         """Adds runs over the documents to what the bar counts up to."""
         self.bar.update(self._task, total=(self.bar.tasks[0].total or 0) + runs * self.tokens)
 
-    def measure(self, name: str, model: PreTrainedModel) -> Measures:
-        return self._measure(name, model, ["true"])["true"]
-
-    def measure_with_controls(
-        self, name: str, model: PreTrainedModel, memories: Sequence[str]
-    ) -> tuple[dict[str, Measures], str]:
-        """If nothing can be swapped, the measures lack "swapped", and the text says why."""
+    def rows(self, variant: str, model: Any, notes: Mapping[str, tuple[str, ...]]) -> list[Row]:
+        """A row for each memory in `notes`; the row of true memories is called `variant`."""
         try:
-            return self._measure(name, model, memories), ""
+            measured = self._measure(variant, model, list(notes))
         except NothingToSwap as reason:
             self.expect(-1)
-            possible = [memory for memory in memories if memory != "swapped"]
-            return self._measure(name, model, possible), f"not measured: {reason}"
+            notes = {**notes, "swapped": (f"not measured: {reason}",)}
+            measured = self._measure(variant, model, [memory for memory in notes if memory != "swapped"])
+        spent = block_cost(model) if isinstance(model, BlockRecurrentForCausalLM) else cost(model)
+        window, overlap = measured["true"].window, measured["true"].overlap
+        found = []
+        for memory, its_notes in notes.items():
+            name, measures = variant if memory == "true" else memory, measured.get(memory)
+            found.append(Row(name, window, overlap, measures, spent if measures else None, notes=its_notes))
+        return found
 
-    def _measure(self, name: str, model: PreTrainedModel, memories: Sequence[str]) -> dict[str, Measures]:
-        self.bar.update(self._task, description=name)
+    def _measure(self, variant: str, model: Any, memories: Sequence[str]) -> dict[str, Measures]:
+        overlap = "" if isinstance(model, BlockRecurrentForCausalLM) else f", overlap {model.config.overlap}"
+        self.bar.update(self._task, description=variant + overlap)
         return measure_memories(
             model,
             self.documents,
@@ -124,41 +110,29 @@ class Job:
         )
 
 
-# --- blocks -----------------------------------------------------------------------------------------
+def compared(rows: Sequence[Row], base: Measures | None, full: Measures | None = None) -> list[Row]:
+    """Adds each row's gain over `base`, and what of a longer context's gain it recovers."""
+    found = []
+    for row in rows:
+        if base is not None and row.measures is not None:
+            recovered = context_recovered(base, row.measures, full)
+            row = replace(row, gain=paired_difference(base, row.measures), context_recovered=recovered)
+        found.append(row)
+    shares = {row.variant: row.context_recovered for row in found}
+    own, swapped = shares.get("recurrent"), shares.get("swapped")
+    if own is None or swapped is None:
+        return found
+    return [replace(row, by_content=own - swapped) if row.variant == "recurrent" else row for row in found]
 
 
 def block_rows(job: Job, model: BlockRecurrentForCausalLM) -> list[Row]:
-    spent = block_cost(model)
+    """Rows for true, swapped and ablated states."""
     if not model.config.recurrent_layers and not model.config.memory_size:
         job.expect(1)
-        return [Row.of("plain", job.measure("plain", model), spent, (NOTHING_CARRIED,))]
+        return job.rows("plain", model, {"true": (NOTHING_CARRIED,)})
     job.expect(3)
-    measured, missing = job.measure_with_controls("recurrent", model, ["true", "swapped", "ablated"])
-    base = measured["ablated"]
-    rows = _recurrent_rows(measured, missing, spent, base, swapped_notes=(SWAPPED,))
-    return [*rows, Row.of("ablated", base, spent, (ABLATED,))]
-
-
-def _recurrent_rows(
-    measured: dict[str, Measures],
-    missing: str,
-    spent: Cost | BlockCost,
-    base: Measures,
-    full: Measures | None = None,
-    notes: tuple[str, ...] = (),
-    swapped_notes: tuple[str, ...] = (),
-) -> list[Row]:
-    """The model with its own memories, and with swapped ones. `missing`: why nothing could be swapped, or ""."""
-    true = Row.of("recurrent", measured["true"], spent, notes, base, full)
-    if missing:
-        return [true, Row("swapped", base.window, base.overlap, notes=(missing,))]
-    swapped = Row.of("swapped", measured["swapped"], spent, notes + swapped_notes, base, full)
-    if true.context_recovered is not None and swapped.context_recovered is not None:
-        true = replace(true, by_content=true.context_recovered - swapped.context_recovered)
-    return [true, swapped]
-
-
-# --- windows ----------------------------------------------------------------------------------------
+    *rows, ablated = job.rows("recurrent", model, {"true": (), "swapped": (SWAPPED,), "ablated": (ABLATED,)})
+    return [*compared(rows, ablated.measures), ablated]
 
 
 def window_rows(
@@ -175,24 +149,24 @@ def window_rows(
     job.expect(len(overlaps) * runs + (reference is not None))
     rows, full = [], None
     if reference is not None:
-        full = job.measure(f"full context, overlap {reference.config.overlap}", reference)
         note = HALF_OVERLAP.format(window=reference.config.window)
-        rows.append(Row.of("full context", full, cost(reference), (note,)))
+        rows = job.rows("full context", reference, {"true": (note,)})
+        full = rows[0].measures
     for overlap in overlaps:
         alone = plain(plain_model or model, model.config.window, overlap)
-        base = job.measure(f"plain, overlap {overlap}", alone)
-        rows.append(Row.of("plain", base, cost(alone), () if plain_model is not None else (OWN_BACKBONE,)))
+        (base,) = job.rows("plain", alone, {"true": () if plain_model is not None else (OWN_BACKBONE,)})
+        rows.append(base)
         if model.config.carrier == "none":
             continue
+        others = []
         if constant is None:
-            rows.append(Row("constant", base.window, overlap, notes=(NO_CONSTANT,)))
+            others.append(Row("constant", base.window, overlap, notes=(NO_CONSTANT,)))
         else:
             with at_overlap(constant, overlap) as notes:
-                measures = job.measure(f"constant, overlap {overlap}", constant)
-                rows.append(Row.of("constant", measures, cost(constant), notes, base, full))
+                others += job.rows("constant", constant, {"true": notes})
         with at_overlap(model, overlap) as notes:
-            measured, missing = job.measure_with_controls(f"recurrent, overlap {overlap}", model, ["true", "swapped"])
-            rows += _recurrent_rows(measured, missing, cost(model), base, full, notes)
+            others += job.rows("recurrent", model, {"true": notes, "swapped": notes})
+        rows += compared(others, base.measures, full)
     return rows
 
 

@@ -21,15 +21,8 @@ from .perplexity import first_tokens
 from .rows import Job, Row, block_rows, window_rows
 
 FULL_CONTEXT_CAP = 512
-WINDOW_SETTINGS = (
-    "backbone_name",
-    "carrier",
-    "window",
-    "overlap",
-    "pooled_positions",
-    "vector_count",
-    "insertion_layers",
-)
+# of window-recurrent models, in results.json
+SETTINGS = ["backbone_name", "carrier", "window", "overlap", "pooled_positions", "vector_count", "insertion_layers"]
 
 
 def evaluate(
@@ -62,11 +55,7 @@ def evaluate(
     rows_of: Callable[[Job], list[Row]]
     if isinstance(model, BlockRecurrentForCausalLM):
         _refuse(overlaps=overlaps, constant=constant, plain_model=plain_model, full_context_cap=full_context_cap)
-        rows_of, form, settings = (
-            partial(block_rows, model=model),
-            report.BLOCK_REPORT,
-            tuple(model.config.own_fields()),
-        )
+        rows_of, form, settings = partial(block_rows, model=model), report.BLOCK_REPORT, model.config.own_fields()
     elif isinstance(model, WindowRecurrentForCausalLM):
         overlaps = list(dict.fromkeys(overlaps)) if overlaps else [model.config.overlap]
         _check_windows(model, overlaps, constant)
@@ -78,7 +67,7 @@ def evaluate(
             plain_model=plain_model,
             full_context_cap=FULL_CONTEXT_CAP if full_context_cap is None else full_context_cap,
         )
-        form, settings = report.WINDOW_REPORT, WINDOW_SETTINGS
+        form, settings = report.WINDOW_REPORT, SETTINGS
     else:
         raise TypeError(
             f"evaluate takes a recurrent causal language model, got a {type(model).__name__}: use "

@@ -119,9 +119,7 @@ class Tally:
     def measures(self, window: int, overlap: int, peak_memory: int, memory: str) -> Measures:
         losses = [torch.cat(parts).double() if parts else torch.zeros(0) for parts in self.losses]
         scores = (
-            DocumentScore(d.name, float(own.sum()), len(own), d.words, d.bytes)
-            if len(own)
-            else DocumentScore(d.name, 0.0, 0, 0, 0)
+            DocumentScore(d.name, float(own.sum()), len(own), d.words if len(own) else 0, d.bytes if len(own) else 0)
             for d, own in zip(self.documents, losses, strict=True)
         )
         place = torch.cat([torch.arange(len(own)) for own in losses])  # in the document
