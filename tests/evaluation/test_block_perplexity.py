@@ -1,4 +1,4 @@
-"""Whole documents read by block-recurrent models: alone and in batches, with their own, others' and no states."""
+"""Whole documents scored by block-recurrent models: alone, in batches, with true, swapped and ablated states."""
 
 import pytest
 import torch
@@ -10,7 +10,14 @@ from onward.evaluation.controls import BlockControls
 
 W = 8
 CARRYING = ["Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "little memory", "memory and states"]
-READ = [*CARRYING, "Slide:12L", "XL:1024", "not itself, with states", "two recurrent layers", "blocks of three tokens"]
+EVALUATED = [
+    *CARRYING,
+    "Slide:12L",
+    "XL:1024",
+    "not itself, with states",
+    "two recurrent layers",
+    "blocks of three tokens",
+]
 
 
 def documents(*lengths):
@@ -21,17 +28,17 @@ def documents(*lengths):
     ]
 
 
-# Ends within a block, at its end, one token before and after it; a rest that only reads, and one of nothing.
+# Ends within a block, at its end, one token before and after it; one with an incomplete last block, and one with nothing to score.
 DOCUMENTS = documents(37, 7, 26, 1, 49, 8, 9, 10, 2, 17)
 
 
 @torch.no_grad()
 def losses_of(model, ids):
-    """Of a document read whole in one call: the loss of every token but the first."""
+    """The loss of every token but the first, from one call for the whole document."""
     return torch.nn.functional.cross_entropy(model(ids[None]).logits[0, :-1], ids[1:], reduction="none")
 
 
-@pytest.mark.parametrize("case", READ)
+@pytest.mark.parametrize("case", EVALUATED)
 def test_blocks_and_batches_equal_one_call_for_each_document(case):
     model = build(case)
     measures = measure(model, DOCUMENTS, batch_size=4)
@@ -88,7 +95,7 @@ def initial_vectors(model, state):
 
 
 @pytest.mark.parametrize("case", ["Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "two recurrent layers"])
-def test_ablated_reads_every_block_with_the_initial_states(case):
+def test_ablated_scores_every_block_with_the_initial_states(case):
     model, pair = build(case), documents(4 * W + 1, 4 * W + 1)
     expected, state = torch.zeros(2, dtype=torch.float64), None
     for piece in blocks(torch.stack([document.ids for document in pair]).long()):
@@ -111,7 +118,7 @@ def test_ablated_remembers_only_the_block_before():
 
 
 @pytest.mark.parametrize("case", CARRYING)
-def test_swapped_reads_every_block_with_the_next_documents_states(case):
+def test_swapped_scores_every_block_with_the_next_documents_states(case):
     model, trio = build(case), documents(4 * W + 1, 4 * W + 1, 4 * W + 1)
     expected = torch.zeros(3, dtype=torch.float64)
     own = swapped = None

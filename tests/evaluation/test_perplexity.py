@@ -58,7 +58,7 @@ DOCUMENTS = documents(47, 7, 33, 1, 61, 10, 11, 12, 2)
 
 
 def score_by_hand(model, document, window, overlap):
-    """Loss of every token but the first, each from the window that reads the token before it first."""
+    """Loss of every token but the first, each from the first window that has the token before it."""
     ids = document.ids.long()
     losses = []
     for span in windows(len(ids) - 1, window, overlap):
@@ -71,7 +71,7 @@ def score_by_hand(model, document, window, overlap):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("overlap", [0, 3])
-def test_equals_windows_read_by_hand(family, overlap):
+def test_equals_windows_scored_by_hand(family, overlap):
     model = backbone(family)
     measures = measure(plain(model, WINDOW, overlap), DOCUMENTS, batch_size=3)
     for document, score in zip(DOCUMENTS, measures.documents, strict=True):
@@ -85,7 +85,7 @@ def test_equals_windows_read_by_hand(family, overlap):
 
 
 @pytest.mark.parametrize("carrier", ["none", "pooled", "spans", "constant"])
-def test_reading_by_windows_equals_reading_whole_documents(carrier):
+def test_scoring_by_windows_equals_scoring_whole_documents(carrier):
     model = recurrent(carrier)
     measures = measure(model, DOCUMENTS, batch_size=4)
     for document, score in zip(DOCUMENTS, measures.documents, strict=True):
@@ -173,7 +173,7 @@ def test_a_long_document_keeps_a_donor_after_the_others_have_ended():
     short, long = documents(WINDOW + 2, 6 * WINDOW)
     swapped = measure(model, [short, long], memory="swapped").documents[1].nll
     assert swapped != pytest.approx(measure(model, [long]).documents[0].nll, abs=1e-6)
-    # The short document ended after its first window: all later windows are read with that one's memory.
+    # The short document ended after its first window: all later windows are scored with that memory.
     with torch.no_grad():
         memory = model(short.ids[None, :WINDOW].long(), use_cache=False).state
         expected = score_by_hand(model.backbone, long, WINDOW, 0)[:WINDOW].sum()

@@ -68,7 +68,7 @@ def test_without_a_longer_context_nothing_is_said_of_it(tokenizer, documents):
     assert all(row.context_recovered is None for row in found)
 
 
-def test_another_backbone_can_read_plain_windows(tokenizer, documents):
+def test_another_backbone_can_score_plain_windows(tokenizer, documents):
     other = backbone()
     torch.nn.init.normal_(other.transformer.wte.weight)
     found = evaluate(recurrent(), documents, tokenizer=tokenizer, plain_model=other, progress=False)

@@ -7,7 +7,7 @@ from ("ablated").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from ..utils.fields import FieldError
 from ..utils.memory import peak_memory
 from .controls import controls_of
 from .measures import Measures
-from .scoring import NothingToSwap, Progress, Tally, batches, score_batch
+from .scoring import NothingToSwap, Tally, batches, score_batch
 
 
 def measure(
@@ -39,7 +39,7 @@ def measure_memories(
     batch_size: int = 8,
     max_tokens: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, Measures]:
     """Scores every token of whole documents except each one's first, once with each of several memories.
 
@@ -49,7 +49,7 @@ def measure_memories(
     that documents start from. Several memories at once cost less: swapped memories come from the true run.
 
     `max_tokens` scores only the beginning of each document; the `tokenizer` is then needed to count its words and
-    bytes.
+    bytes. `progress` is called with the number of tokens that have just been scored.
     """
     controls = controls_of(model)
     memories = controls.memories if memories is None else memories

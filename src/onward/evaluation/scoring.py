@@ -13,8 +13,6 @@ from ..data.tokens import TokenizedDocument
 from .controls import Controls
 from .measures import Curve, DocumentScore, Measures
 
-Progress = Callable[[int], None]  # called with the number of tokens that have just been scored
-
 
 class NothingToSwap(ValueError):
     """No two documents have memories that could be exchanged."""
@@ -51,7 +49,7 @@ def score_batch(
     documents: Sequence[TokenizedDocument],
     batch: list[int],
     tallies: dict[str, Tally],
-    progress: Progress,
+    progress: Callable[[int], None],
 ) -> None:
     """Runs over some documents from beginning to end, once for each tally; documents that have ended leave the batch.
 

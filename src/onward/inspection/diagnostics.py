@@ -55,7 +55,7 @@ def diagnose(model: BlockRecurrentForCausalLM, document: TokenizedDocument) -> D
     config = model.config
     if len(document) < config.window + 2:
         raise ValueError(
-            f"{len(document)} tokens have no second block in which states are read: give at least "
+            f"{len(document)} tokens have no second block in which states are used: give at least "
             f"{config.window + 2}, a window of {config.window} and two more"
         )
     carries = bool(config.recurrent_layers or config.memory_size)
