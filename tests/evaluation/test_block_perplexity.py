@@ -28,7 +28,7 @@ def documents(*lengths):
     ]
 
 
-# Ends within a block, at its end, one token before and after it; one with an incomplete last block, and one with nothing to score.
+# Ends within a block, at its end, and one token before and after it; one document has nothing to score.
 DOCUMENTS = documents(37, 7, 26, 1, 49, 8, 9, 10, 2, 17)
 
 

@@ -78,7 +78,7 @@ def new_table(title: str, *columns: str, words: int = 1) -> Table:
 
 
 def losses(found: Diagnostics) -> Table:
-    from ..evaluation.report import short
+    from ..evaluation.report import short_perplexity as short
 
     table = new_table("The text", "states", "bits/token", "bits/byte", "word perplexity")
     for memory, measures in found.losses.items():

@@ -30,7 +30,7 @@ class Column:
     title: str  # in table.md
     attribute: str  # of a row; the cell is empty where it is None
     form: str | Callable[[Any], str] = ""
-    short: str = ""  # title on a terminal of 80 columns; columns without one are not shown there
+    short_title: str = ""  # on a terminal of 80 columns; columns without one are not shown there
 
     def cell(self, row: Row) -> str:
         value: Any = row
@@ -41,7 +41,7 @@ class Column:
         return format(value, self.form) if isinstance(self.form, str) else self.form(value)
 
 
-def short(perplexity: float) -> str:
+def short_perplexity(perplexity: float) -> str:
     """Perplexities of untrained models have a dozen digits, which mean nothing and squeeze the table."""
     return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1e}"
 
@@ -71,10 +71,10 @@ class ReportFormat:
 WINDOW_REPORT = ReportFormat(
     "windows",
     (
-        Column("model", "variant", short="model"),
+        Column("model", "variant", short_title="model"),
         Column("window", "window"),
-        Column("overlap", "overlap", short="over-\nlap"),
-        Column("word perplexity", "measures.word_perplexity", short, "word\nperpl."),
+        Column("overlap", "overlap", short_title="over-\nlap"),
+        Column("word perplexity", "measures.word_perplexity", short_perplexity, "word\nperpl."),
         Column("token perplexity", "measures.token_perplexity", ".3f"),
         Column("bits/byte", "measures.bits_per_byte", ".4f"),
         Column("gain over plain, nats/token", "gain", gain, "gain, nats\nper token"),
@@ -92,11 +92,11 @@ WINDOW_REPORT = ReportFormat(
 BLOCK_REPORT = ReportFormat(
     "blocks",
     (
-        Column("model", "variant", short="model"),
+        Column("model", "variant", short_title="model"),
         Column("window", "window"),
         Column("bits/token", "measures.bits_per_token", ".4f", "bits\n/token"),
         Column("bits/byte", "measures.bits_per_byte", ".4f", "bits\n/byte"),
-        Column("word perplexity", "measures.word_perplexity", short, "word\nperpl."),
+        Column("word perplexity", "measures.word_perplexity", short_perplexity, "word\nperpl."),
         Column("gain over ablated, bits/token", "gain", gain_in_bits, "gain over ablated,\nbits/token"),
         Column("FLOPs/token, counted", "cost.counted", ".2e"),
         Column("parameters", "cost.parameters", ","),
@@ -122,11 +122,11 @@ def _cells(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[list[list[st
 
 def table(rows: Sequence[Row], title: str | None = None, form: ReportFormat = WINDOW_REPORT) -> Table:
     """For the terminal: `rich.print(table(rows))`. The most important columns only."""
-    columns = [column for column in form.columns if column.short]
+    columns = [column for column in form.columns if column.short_title]
     lines, notes = _cells(rows, columns)
     caption = "\n".join(f"{number}: {note}" for number, note in enumerate(notes, start=1))
     result = Table(title=title, caption=caption or None, caption_justify="left", box=SIMPLE_HEAD, padding=0)
-    for name in (*(column.short for column in columns), "note"):
+    for name in (*(column.short_title for column in columns), "note"):
         result.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     for before, row, line in zip([None, *rows], rows, lines, strict=False):
         if before is not None and (before.window, before.overlap) != (row.window, row.overlap):
