@@ -9,10 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from ..models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM
-from ..models.window_recurrent import WindowRecurrentForCausalLM, WindowRecurrentModel
+from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..models.window_recurrent.insertion import attending_eagerly, backbone_layers
 from ..ops import windows
-from .perplexity import plain
+from .perplexity import backbone_of, plain
 
 
 def parameter_count(module: torch.nn.Module) -> int:
@@ -58,7 +58,7 @@ def formula_flops_per_token(model: PreTrainedModel, window: int, overlap: int = 
     and the recurrence module are left out.
     """
     windows.check(window, overlap)
-    backbone = model.backbone if isinstance(model, WindowRecurrentModel) else model
+    backbone = backbone_of(model)
     config = backbone.config.get_text_config()
     layers = backbone_layers(backbone.base_model, config.num_hidden_layers)
     weights = sum(p.numel() for p in layers.parameters() if p.dim() > 1)

@@ -100,7 +100,7 @@ class Measures:
         return self.tokens / self.seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """Every property and field, for JSON."""
+        """Every property and field."""
         names = [name for name, value in vars(Measures).items() if isinstance(value, property)]
         values = {name: getattr(self, name) for name in names} | asdict(self)
         for axis in ("by_position", "by_window"):

@@ -108,7 +108,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:
 
 def plain(model: PreTrainedModel, window: int, overlap: int = 0) -> WindowRecurrentForCausalLM:
     """The backbone of `model`, or `model` itself, with windows that carry nothing. Weights are shared."""
-    return add_recurrence(_backbone(model), carrier="none", insert_at=1, window=window, overlap=overlap)
+    return add_recurrence(backbone_of(model), carrier="none", insert_at=1, window=window, overlap=overlap)
 
 
 def full_context(model: PreTrainedModel, window: int, cap: int = 512) -> WindowRecurrentForCausalLM | None:
@@ -116,10 +116,10 @@ def full_context(model: PreTrainedModel, window: int, cap: int = 512) -> WindowR
 
     Windows overlap by half, so that every token sees at least half a window before it.
     """
-    positions = getattr(_backbone(model).config.get_text_config(), "max_position_embeddings", None)
+    positions = getattr(backbone_of(model).config.get_text_config(), "max_position_embeddings", None)
     longest = min(positions or cap, cap)
     return plain(model, longest, longest // 2) if longest > window else None
 
 
-def _backbone(model: Any) -> Any:
+def backbone_of(model: Any) -> Any:
     return model.backbone if isinstance(model, WindowRecurrentModel) else model

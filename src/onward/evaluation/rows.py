@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 from ..data.tokens import TokenizedDocument
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
-from ..utils.safe_json import without_infinities
 from .cost import BlockCost, Cost, block_cost, cost
 from .measures import Difference, Measures, context_recovered, paired_difference
 from .perplexity import full_context, measure_memories, plain
@@ -56,11 +55,11 @@ class Row:
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything about the row, for JSON."""
+        """Everything about the row."""
         values = {**asdict(self), "measures": self.measures.as_dict() if self.measures else None}
         if isinstance(self.cost, Cost):
             values["cost"]["counted_added"] = self.cost.counted_added
-        return without_infinities(values)
+        return values
 
 
 class _Speed(ProgressColumn):
