@@ -1,20 +1,17 @@
-"""What `onward inspect` shows of a block-recurrent model, against the reference and the model's own state."""
+"""What a block-recurrent model does with a text, against the reference and the model's own state."""
 
 import math
 
 import pytest
 import torch
-from block_models import CASES, build, tiny
+from block_models import build
 from helpers import tokens
 
-from onward import BlockRecurrentForCausalLM
 from onward.data.tokens import TokenizedDocument
 from onward.evaluation import measure
-from onward.inspection import diagnose, facts
-from onward.inspection.blocks import state_numbers
+from onward.inspection import diagnose
 from onward.inspection.diagnostics import alike
 from onward.models.block_recurrent.reference import below, rms_norm, scaled, split, state_heads
-from onward.models.state import map_tensors
 
 W = 8
 
@@ -26,33 +23,6 @@ def document(length, seed=0):
 @torch.no_grad()
 def states_after(model, ids, blocks):
     return model(ids[None, : blocks * W]).state
-
-
-# --- facts -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_state_numbers_are_those_of_the_state(case):
-    model = BlockRecurrentForCausalLM(tiny(case)).eval()
-    config, counted = model.config, []
-    full = max(config.window, config.memory_size)
-    with torch.no_grad():
-        state = model(tokens(1, full)).state  # at a block's edge, where no block is open
-    map_tensors(lambda tensor: counted.append(tensor.numel()) or tensor, state.layers)
-    assert sum(state_numbers(config).values()) == sum(counted)
-
-
-def test_facts_tell_what_a_model_is():
-    model = build("memory and states")
-    found = facts(model)
-    parameters = sum(p.numel() for p in model.parameters())
-    assert found["parameters"] == f"{parameters:,} ({parameters - 99 * 32:,} without embeddings)"
-    assert "8 states at layer 2, gate lstm:skip" in found["carries"]
-    assert "16 remembered tokens at layer 2, of which each token reads 5" in found["carries"]
-    assert "window of 8 tokens" in found["reads"] and "3 of width 32, 4 heads of 8" in found["layers"]
-    assert float(found["FLOPs per token"].split()[0]) > 2 * (parameters - 99 * 32)
-    assert "nothing but the window" in facts(build("Slide:12L"))["carries"]
-    assert "in every layer" in facts(build("Feedback:fixed:skip"))["carries"]
 
 
 # --- states ----------------------------------------------------------------------------------------
@@ -122,14 +92,14 @@ def test_every_gate_is_named():
         assert list(dict.fromkeys(name for _, name, _ in diagnose(build(case), document(20)).gates)) == names
 
 
-# --- reading ---------------------------------------------------------------------------------------
+# --- state use -----------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def test_reading_of_states_against_the_reference():
+def test_state_use_against_the_reference():
     """The recurrent layer is the first, so that its tokens are the embeddings."""
     model, text = build("Rec:lstm:dual", recurrent_layers=[1]), document(4 * W - 2)
-    config, found = model.config, diagnose(model, text).readings
+    config, found = model.config, diagnose(model, text).state_use
     assert list(found) == [1]
     parameters = dict(model.model.named_parameters())
     layer = below(parameters, "layers.0.")
@@ -156,30 +126,30 @@ def test_reading_of_states_against_the_reference():
     assert found[1].spread == pytest.approx(float(torch.cat(entropies).mean()))
 
 
-def test_with_feedback_every_layer_reads():
+def test_with_feedback_every_layer_uses_states():
     model = build("feedback from the last of two")
-    found = diagnose(model, document(30)).readings
+    found = diagnose(model, document(30)).state_use
     assert list(found) == [1, 2, 3]
-    assert all(reading.size > 0 and 0 < reading.spread < 1 for reading in found.values())
+    assert all(use.size > 0 and 0 < use.spread < 1 for use in found.values())
     with torch.no_grad():  # states at layer 3 that cannot be told apart: layer 2 reads those, layer 1 has its own
         model.model.layers[2].cell.projection.weight[: model.config.attention_width] = 0
-    found = diagnose(model, document(30)).readings
+    found = diagnose(model, document(30)).state_use
     assert found[2].spread == pytest.approx(1) and found[3].spread == pytest.approx(1) and found[1].spread < 0.999
 
 
-def test_reading_is_even_where_queries_are_nothing_and_peaked_where_they_are_large():
+def test_use_is_even_where_queries_are_zero_and_peaked_where_they_are_large():
     model = build("Rec:fixed:skip")
     scale = model.model.layers[1].attention.state_scale
     with torch.no_grad():
         scale.zero_()
-        assert diagnose(model, document(20)).readings[2].spread == pytest.approx(1)
+        assert diagnose(model, document(20)).state_use[2].spread == pytest.approx(1)
         scale.fill_(1e4)
-        assert diagnose(model, document(20)).readings[2].spread < 0.01
+        assert diagnose(model, document(20)).state_use[2].spread < 0.01
 
 
 def test_one_state_alone_has_no_spread():
     found = diagnose(build("one state"), document(20))
-    assert math.isnan(found.readings[2].spread) and math.isnan(found.states[2].cosine[0])
+    assert math.isnan(found.state_use[2].spread) and math.isnan(found.states[2].cosine[0])
 
 
 # --- losses ----------------------------------------------------------------------------------------
@@ -197,13 +167,13 @@ def test_losses_are_those_of_evaluation():
 
 def test_a_model_without_states_has_only_its_losses():
     found = diagnose(build("Slide:12L"), document(20))
-    assert not found.gates and not found.states and not found.readings
+    assert not found.gates and not found.states and not found.state_use
     assert list(found.losses) == ["true"]
 
 
 def test_a_text_of_one_block_is_too_short():
     model = build("Rec:fixed:skip")
-    with pytest.raises(ValueError, match="9 tokens have no second block in which states are read: give at least 10"):
+    with pytest.raises(ValueError, match="9 tokens have no second block in which states are used: give at least 10"):
         diagnose(model, document(W + 1))
     diagnose(model, document(W + 2))
 

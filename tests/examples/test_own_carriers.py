@@ -1,4 +1,4 @@
-"""The example's carriers do what they say, and are cut anywhere like all others."""
+"""The carriers of examples/own_carriers.py do what they say, and documents can be cut anywhere."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_the_loss_of_a_text_leaves_out_the_tokens_added_to_it(example: Any, adde
 
 
 @pytest.mark.parametrize("name", ["plain", "weighted", "gated", "summaries"])
-def test_a_trial_trains_and_reads(example: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_trial_trains_and_evaluates(example: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(example, "TEXT", 24)
     texts = [Document(str(i), f"number {i}: " + "some words to read, " * 20) for i in range(4)]
     tokenizer = train_vocabulary(texts, 300)
