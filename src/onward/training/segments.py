@@ -1,4 +1,4 @@
-"""Window-recurrent models are fed segments, which start anew: their state is carried within a segment only."""
+"""Window-recurrent models are trained on segments: state is carried within a segment, and each starts anew."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..data.segments import Segments
 from ..data.tokens import TokenizedDocument
 from ..models.window_recurrent import CARRIERS, WindowRecurrentForCausalLM, WindowRecurrentModel
 from ..ops import windows
-from .feeding import OF_MASKS, DocumentFeeding
+from .feed import MASKING_FIELDS, Feed
 from .trainable import trainable
 
 if TYPE_CHECKING:
     from .trainer import RecurrentTrainer
 
 
-class SegmentFeeding(DocumentFeeding):
+class SegmentFeed(Feed):
     kind = "window-recurrent"
-    foreign = OF_MASKS
+    unused_fields = MASKING_FIELDS
     sampling = "random"
     model: WindowRecurrentForCausalLM
 
@@ -49,7 +49,7 @@ class SegmentFeeding(DocumentFeeding):
             yield window.scored, window.stop
 
     @property
-    def reads_piecewise(self) -> bool:
+    def runs_piecewise(self) -> bool:
         return True  # window by window
 
     def trainable(self) -> AbstractContextManager[None]:
@@ -58,18 +58,18 @@ class SegmentFeeding(DocumentFeeding):
     def learning_rate(self, parameter: str) -> float:
         return self.recipe.rate_of("carrier" if parameter.startswith("carrier.") else "backbone")
 
-    def start(self, trainer: RecurrentTrainer) -> None:
-        """Gives the carrier "constant" the mean of the memories that the carrier it stands for has after the
-        first batch."""
+    def before_first_step(self, trainer: RecurrentTrainer) -> None:
+        """Starts the carrier "constant" from the mean memory that the carrier it stands for has after the first
+        batch."""
         if self.model.config.carrier != "constant":
             return
         with torch.random.fork_rng():
             batch = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
             ids, mask = batch["input_ids"], batch["attention_mask"]
-            # No one looks at the logits; one is the fewest that can be asked for.
-            read = partial(self.model, ids, mask, use_cache=False, logits_to_keep=1)
-            memories = real_memories(self.model, read)
-        # Each process has read another part of the batch.
+            # The logits are not needed; one is the fewest that can be asked for.
+            run = partial(self.model, ids, mask, use_cache=False, logits_to_keep=1)
+            memories = real_memories(self.model, run)
+        # Each process has another part of the batch.
         reduce = trainer.accelerator.reduce
         sums = [reduce(m.sum(0, keepdim=True), reduction="sum") for m in memories]
         count = reduce(torch.tensor(len(memories[0]), device=trainer.args.device), reduction="sum")
@@ -78,14 +78,14 @@ class SegmentFeeding(DocumentFeeding):
 
 
 @torch.no_grad()
-def real_memories(model: WindowRecurrentModel, read: Callable[[], Any]) -> list[Tensor]:
-    """What a new carrier of the kind that the model's constant stands for carries after a batch is `read`, of the
-    rows that carry something; the floating-point parts only."""
+def real_memories(model: WindowRecurrentModel, run: Callable[[], Any]) -> list[Tensor]:
+    """The memories that a new carrier of the kind that the model's constant stands for has after `run`, of the rows
+    that carry something; floating-point parts only."""
     constant, was_training = model.carrier, model.training
     model.carrier = CARRIERS[model.config.stands_for](model.config).to(model.device, model.dtype)
     model.eval()
     try:
-        state = read().state
+        state = run().state
     finally:
         model.carrier = constant
         model.train(was_training)

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from torch import nn
 
 from ..models.window_recurrent import WindowRecurrentForCausalLM
+from ..utils.fields import FieldError
 from .recipe import TrainingRecipe
 
 
 @contextmanager
 def trainable(model: WindowRecurrentForCausalLM, recipe: TrainingRecipe) -> Iterator[None]:
-    """While this is entered only what the recipe names is trained. LoRA adapters are merged at the end."""
+    """Inside this context only what the recipe names is trained. LoRA adapters are merged at the end."""
     if recipe.train == "carrier" and not any(p.requires_grad for p in model.carrier.parameters()):
-        raise ValueError(
-            f"train='carrier' leaves nothing to train: the carrier {model.config.carrier!r} has no trainable "
-            "parameters; choose train='all' or train='lora'"
-        )
+        carrier = model.config.carrier
+        problem = f"the carrier {carrier!r} has no trainable parameters, so nothing is trained; choose 'all' or 'lora'"
+        raise FieldError("train", "carrier", problem)
     before = {parameter: parameter.requires_grad for parameter in model.parameters()}
     if recipe.train != "all":
         model.backbone.requires_grad_(False)
@@ -40,7 +40,7 @@ def add_lora(model: WindowRecurrentForCausalLM, rank: int) -> None:
     except ImportError as error:
         raise ModuleNotFoundError("train='lora' needs the package peft: pip install peft") from error
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft sets it right by itself
+        warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft corrects it by itself
         model.backbone.add_adapter(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
 
 

@@ -1,4 +1,4 @@
-"""The loss of whole documents, read from their beginning to their end with the state carried on."""
+"""The loss of whole documents, from their beginning to their end with the state carried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ops.language_loss import IGNORED
 
 
 def never_empty(mask: Tensor) -> Tensor:
-    """A mask [B, N] with one token at least: models do not go through their layers for padding alone."""
+    """A mask [B, N] with at least one token: models skip their layers for padding alone."""
     if mask.any():
         return mask
     mask = mask.clone()
@@ -22,10 +22,10 @@ def never_empty(mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def document_losses(model: Any, batch: Mapping[str, Tensor], pieces: Iterable[tuple[int, int]]) -> Tensor:
-    """Per row the total loss and the number of labels, [B, 2].
+    """The total loss and the number of labels of each row, [B, 2].
 
-    The documents are read on piece by piece (from one token up to another, of every row), so that only one
-    piece's logits are there at a time, and rows that have ended are read no further.
+    The model processes one piece (from one token up to another, of every row) after the other, so that only one
+    piece's logits are in memory at a time, and rows that have ended are left out.
     """
     lengths = batch["attention_mask"].sum(1)
     totals = torch.zeros(len(lengths), 2, dtype=torch.float64, device=lengths.device)
@@ -33,7 +33,7 @@ def document_losses(model: Any, batch: Mapping[str, Tensor], pieces: Iterable[tu
     state: Any = None
     for start, stop in pieces:
         alive = (lengths[rows] > start).nonzero()[:, 0]
-        if not len(alive):  # other processes have longer documents, and wait for this one
+        if not len(alive):  # other processes have longer documents, and would wait for this one
             alive = rows.new_zeros(1)
         if state is not None and len(alive) < len(rows):
             rows, state = rows[alive], state.select(alive)

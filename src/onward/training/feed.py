@@ -1,0 +1,174 @@
+"""`Feed`: everything that is particular to training one kind of model."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase, TrainingArguments
+
+from ..data import segments as streams
+from ..data.segments import Segments
+from ..data.tokens import TokenizedDocument
+from .recipe import TrainingRecipe
+from .validation import document_losses
+
+if TYPE_CHECKING:
+    from .trainer import RecurrentTrainer
+
+WINDOW_FIELDS = ("backbone_learning_rate", "carrier_learning_rate", "windows_per_segment", "train", "lora_rank")
+MASKING_FIELDS = ("masked_share", "whole_words", "sequence_length")
+"""Fields of a recipe that have a meaning for one kind of model only."""
+
+
+@dataclass(frozen=True)
+class DataLayout:
+    """A run's data sets, and the recipe's counts of tokens as counts of steps."""
+
+    train: Dataset
+    validation: Dataset
+    steps: int
+    tokens: int
+    evaluate_every: int
+    save_every: int | None
+
+
+class Carried:
+    """What is carried from one step to the next: here nothing, since every row starts anew."""
+
+    def before(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch, with the states that its rows continue from."""
+        return batch
+
+    def after(self, state: Any) -> None:
+        """Keeps the state that the batch has left."""
+
+    def save(self, checkpoint: Path) -> None:
+        """Writes what this process carries."""
+
+    def load(self, checkpoint: Path) -> None:
+        """Loads this process's share of what was written, whatever the number of processes was."""
+
+
+class Feed(ABC):
+    """One subclass for each kind of model. To train a further kind, write another, and add it to `run.FEEDS`.
+
+    The defaults are those of models that are trained on documents and validated on whole ones, piece by piece.
+    """
+
+    kind: ClassVar[str]  # also the name of its recipe
+    unused_fields: ClassVar[tuple[str, ...]] = ()  # fields of a recipe that have no meaning for it
+    sampling: ClassVar[str]  # the order in which Trainer goes through the data set: "random" or "sequential"
+    ends_documents: ClassVar[bool] = False  # whether texts get an end of text that the model learns
+    every_gradient: ClassVar[bool] = False  # whether all parameters have a gradient in every step
+    loss: ClassVar[Callable[..., Tensor] | None] = None  # of outputs, labels and their number; None for the model's own
+
+    def __init__(self, model: Any, recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase | None = None):
+        recipe.refuse(self.unused_fields, self.kind)
+        self.model, self.recipe, self.tokenizer = model, recipe, tokenizer
+        self.check()
+        self.rows = recipe.rows(self.length)  # of an update, over all processes
+
+    def check(self) -> None:  # noqa: B027
+        """Refuses a model, a recipe and a tokenizer that do not go together."""
+
+    # -- data
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Tokens of a row in one step."""
+
+    @abstractmethod
+    def data(self, documents: Sequence[TokenizedDocument]) -> tuple[Dataset, int]:
+        """The training data, and how many epochs going through it once is."""
+
+    def validation_data(self, documents: Sequence[TokenizedDocument]) -> Dataset:
+        # Documents of like length together, so that rows of a batch end together.
+        return Segments(sorted(documents, key=len, reverse=True), max(map(len, documents)))
+
+    def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """A batch, with a mask even where nothing is padded: Trainer counts tokens by it."""
+        batch = streams.collate(rows)
+        batch.setdefault("attention_mask", torch.ones_like(batch["input_ids"]))
+        return batch
+
+    def check_documents(self, documents: Sequence[TokenizedDocument]) -> None:
+        """Refuses documents that the model cannot be trained on."""
+        largest = max((int(document.ids.max()) for document in documents if len(document)), default=0)
+        if largest >= self.model.config.vocab_size:
+            raise ValueError(
+                f"the documents have the id {largest}, and the model's vocabulary {self.model.config.vocab_size} ids, "
+                "from 0: train with the tokenizer that the model was made for, or a config with a larger vocab_size"
+            )
+
+    def tokens(self, dataset: Any, documents: Sequence[TokenizedDocument]) -> int:
+        """In one epoch."""
+        return sum(map(len, documents))
+
+    def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:
+        """On average."""
+        return epochs * sum(map(len, documents)) / math.ceil(len(dataset) / self.rows)
+
+    def lay_out(self, training: Sequence[TokenizedDocument], validation: Sequence[TokenizedDocument]) -> DataLayout:
+        dataset, epochs = self.data(training)
+        recipe, tokens_per_step = self.recipe, self.tokens_per_step(dataset, training, epochs)
+        steps = math.ceil(recipe.epochs / epochs * math.ceil(len(dataset) / self.rows))  # type: ignore[arg-type]
+        if recipe.max_tokens is not None:
+            steps = min(steps, math.ceil(recipe.max_tokens / tokens_per_step))
+
+        def every(tokens: int) -> int:
+            return min(max(1, round(tokens / tokens_per_step)), steps)
+
+        return DataLayout(
+            dataset,
+            self.validation_data(validation),
+            steps,
+            tokens=round(min(steps * tokens_per_step, recipe.epochs * self.tokens(dataset, training))),
+            evaluate_every=every(recipe.evaluate_every_tokens),
+            save_every=None if recipe.save_every_tokens is None else every(recipe.save_every_tokens),
+        )
+
+    def share(self, dataset: Any, step: int) -> float:
+        """The share of its rows that a step, counted from 0, has; its learning rate is that much smaller."""
+        return 1.0
+
+    # -- the model
+
+    def losses(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        """The total loss and the number of labels of each row of a validation batch, [B, 2]."""
+        return document_losses(model, batch, self.pieces(batch["input_ids"].shape[1]))
+
+    def pieces(self, length: int) -> Iterator[tuple[int, int]]:
+        """The pieces, from one token up to another, that a document of this length is validated in."""
+        raise NotImplementedError
+
+    @property
+    def runs_piecewise(self) -> bool:
+        """Whether the number of passes through the layers depends on how much a step has to process."""
+        return False
+
+    def carried(self, arguments: TrainingArguments) -> Carried:
+        return Carried()
+
+    def trainable(self) -> AbstractContextManager[None]:
+        """Prepares the model for training, and restores it at the end."""
+        return nullcontext()
+
+    def learning_rate(self, parameter: str) -> float:
+        return self.recipe.learning_rate
+
+    def decays(self, parameter: str) -> bool:
+        """Whether a parameter that is neither a bias nor a norm's has weight decay."""
+        return True
+
+    def before_first_step(self, trainer: RecurrentTrainer) -> None:  # noqa: B027
+        """Called when a run starts anew, not when it resumes."""
