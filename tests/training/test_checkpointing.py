@@ -169,7 +169,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tokenizer, tmp_path, monkeypatch
         return result
 
     monkeypatch.setattr(RecurrentTrainer, "compute_loss", bad)
-    message = rf"at step 5 the {where}.* is (nan|inf).*last good checkpoint is .*checkpoint-4\."
+    message = rf"at step 5 the {where}.* is (nan|inf).*last complete checkpoint is .*checkpoint-4\."
     with pytest.raises(NonFiniteLossError, match=message):
         run(tmp_path, tokenizer, None, LONG | {"save_every_tokens": 100})
     last = on_disk.last_checkpoint(tmp_path)

@@ -20,7 +20,7 @@ from onward.training import checkpoints as on_disk
 from onward.training.checkpointing import SaveMoreOften
 from onward.training.folders import alone_in
 from onward.training.lanes import CarriedStates
-from onward.training.optimizers import inverse_sqrt
+from onward.training.trainer import inverse_sqrt
 from onward.utils.manifests import MANIFEST
 
 
@@ -348,7 +348,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tokenizer, tmp_path, monkeypatch
         return loss(self, *args, **kwargs) * (math.nan if self.state.global_step == 4 else 1)
 
     monkeypatch.setattr(RecurrentTrainer, "compute_loss", bad)
-    message = r"at step 5 the loss is nan.*last good checkpoint is .*checkpoint-4\."
+    message = r"at step 5 the loss is nan.*last complete checkpoint is .*checkpoint-4\."
     with pytest.raises(NonFiniteLossError, match=message):
         run(tmp_path, tokenizer, save_every_tokens=40)
     last = on_disk.last_checkpoint(tmp_path)

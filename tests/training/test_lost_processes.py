@@ -50,7 +50,7 @@ def test_a_lost_process_is_named_and_the_same_command_goes_on(tokenizer, tmp_pat
     assert on_two_processes(partial(lose_one, tmp_path / "two", tokenizer, told)) == [3, -signal.SIGKILL]
     last = on_disk.last_checkpoint(tmp_path / "two")
     assert "process 1 of this run does not answer process 0" in told.read_text()
-    assert f"Run the same command again to resume from the last complete checkpoint, {last}" in told.read_text()
+    assert f"Run the same command again: the last complete checkpoint is {last}" in told.read_text()
     result = run(tmp_path / "two", tokenizer, exact_model(), **LONG)
     assert losses(result) == pytest.approx(losses(expected), abs=1e-6)
 

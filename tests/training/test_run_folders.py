@@ -14,8 +14,7 @@ from window_runs import LONG, documents, make_model, recipe, run
 from onward import add_recurrence
 from onward.cli import app
 from onward.training import RecurrentTrainer, train
-from onward.training.folders import alone_in
-from onward.training.record import RUN
+from onward.training.folders import RUN, alone_in
 from onward.utils.files import DamagedFile
 from onward.utils.safe_json import read_json, write_json
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers.utils import logging
 
 from ..utils import files
 from ..utils.files import DamagedFile
 from ..utils.manifests import fault_in, has_manifest, write_manifest
 from ..utils.processes import is_loss
+from ..utils.quiet import quiet
 from ..utils.safe_json import field_of, read_json
 
 UNFINISHED = ".unfinished"
@@ -146,10 +146,9 @@ def best_at(checkpoint: Path) -> Path | None:
     return checkpoint.with_name(f"checkpoint-{step}") if step else None
 
 
-def how_to_resume(folder: Path) -> str:
+def what_is_kept(folder: Path) -> str:
     last = last_checkpoint(folder)
-    where = f"the last complete checkpoint, {last}" if last else "the beginning, since there is no checkpoint yet"
-    return f"Run the same command again to resume from {where}"
+    return f"the last complete checkpoint is {last}" if last else "there is no checkpoint yet"
 
 
 # -- writing and deleting
@@ -157,27 +156,21 @@ def how_to_resume(folder: Path) -> str:
 
 @contextmanager
 def writing(place: Path, folder: Path) -> Iterator[None]:
-    """Explains errors of the disk: what is lost and what is kept. Hides transformers' progress bars."""
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    """Explains errors of the disk: what is lost and what is kept."""
     try:
-        yield
+        with quiet():
+            yield
     except (OSError, RuntimeError, SafetensorError) as error:
         if is_loss(error):
             raise
         free = shutil.disk_usage(folder).free / 1e6
         discard_unfinished(folder)
-        last = last_checkpoint(folder)
-        kept = f"the last complete checkpoint is {last}" if last else "there is no checkpoint yet"
         raise CheckpointNotSaved(
             getattr(error, "errno", None) or errno.EIO,
             # torch does not say that a disk is full, so the free space is always given.
             f"{place} could not be written ({error}; {free:,.1f} MB were free): the run has stopped, and "
-            f"{kept}. When there is room on the disk, run the same again",
+            f"{what_is_kept(folder)}. When there is room on the disk, run the same again",
         ) from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
 
 
 def put_in_place(folder: Path, name: str) -> Path:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from ..data import segments as streams
 from ..data.segments import Segments
 from ..data.tokens import TokenizedDocument
+from ..ops.language_loss import IGNORED
 from .recipe import TrainingRecipe
-from .validation import document_losses
 
 if TYPE_CHECKING:
     from .trainer import RecurrentTrainer
@@ -172,3 +172,44 @@ class Feed(ABC):
 
     def before_first_step(self, trainer: RecurrentTrainer) -> None:  # noqa: B027
         """Called when a run starts anew, not when it resumes."""
+
+
+# -- validation on whole documents, with the state carried
+
+
+def never_empty(mask: Tensor) -> Tensor:
+    """A mask [B, N] with at least one token: models skip their layers for padding alone."""
+    if mask.any():
+        return mask
+    mask = mask.clone()
+    mask[0, 0] = 1
+    return mask
+
+
+@torch.no_grad()
+def document_losses(model: Any, batch: Mapping[str, Tensor], pieces: Iterable[tuple[int, int]]) -> Tensor:
+    """The total loss and the number of labels of each row, [B, 2].
+
+    The model processes one piece (from one token up to another, of every row) after the other, so that only one
+    piece's logits are in memory at a time, and rows that have ended are left out.
+    """
+    lengths = batch["attention_mask"].sum(1)
+    totals = torch.zeros(len(lengths), 2, dtype=torch.float64, device=lengths.device)
+    rows = torch.arange(len(lengths), device=lengths.device)
+    state: Any = None
+    for start, stop in pieces:
+        alive = (lengths[rows] > start).nonzero()[:, 0]
+        if not len(alive):  # other processes have longer documents, and would wait for this one
+            alive = rows.new_zeros(1)
+        if state is not None and len(alive) < len(rows):
+            rows, state = rows[alive], state.select(alive)
+        columns = slice(start, stop)
+        mask, labels = (batch[name][rows, columns] for name in ("attention_mask", "shift_labels"))
+        output = model(batch["input_ids"][rows, columns], never_empty(mask), state=state, use_cache=False)
+        state = output.state
+        losses = nn.functional.cross_entropy(
+            output.logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
+        )
+        totals[rows, 0] += losses.double().sum(1)
+        totals[rows, 1] += (labels != IGNORED).double().sum(1)
+    return totals

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from ..ops.language_loss import IGNORED
 from ..utils.fields import FieldError
@@ -30,10 +29,6 @@ def check_fsdp(feed: Feed, plugin: Any) -> None:
             "window recurrence, feedback and gradient_checkpointing go through the layers once for each window or "
             "block, and under FSDP a process with fewer of them would keep the others waiting: train without FSDP"
         )
-
-
-def is_sharded(model: nn.Module) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def as_long_everywhere(batch: dict[str, Tensor], accelerator: Any) -> dict[str, Tensor]:

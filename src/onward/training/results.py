@@ -14,7 +14,7 @@ from ..utils.files import DamagedFile, put_all_in_place
 from ..utils.manifests import Listed, fault_among, fault_in, has_manifest, listing
 from ..utils.safe_json import field_of, read_json, write_json
 from . import checkpoints
-from .record import RESULT
+from .folders import RESULT
 from .trainer import RecurrentTrainer
 
 LOADED = ("config.json", "*.safetensors")  # the files of a saved model that loading it reads

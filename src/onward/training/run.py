@@ -26,12 +26,11 @@ from ..utils.processes import losses_explained
 from . import checkpoints
 from .arguments import base_arguments
 from .feed import DataLayout, Feed
-from .folders import folder_named
+from .folders import RESULT, claimed_for_training, describe, folder_named
 from .lanes import LaneFeed
 from .masked import MaskedFeed
 from .progress import ProgressBar, RunsProgress
 from .recipe import SCHEDULES, TrainingRecipe
-from .record import RESULT, claimed_for_training, describe
 from .results import TrainingResult, load_result, save_result
 from .segments import SegmentFeed
 from .trainer import EveryGradient, RecurrentTrainer
@@ -78,7 +77,7 @@ def train(
     feed.check_documents(training)
     folder = folder_named(output_dir)
     with (
-        losses_explained(lambda: checkpoints.how_to_resume(folder)),
+        losses_explained(lambda: f"Run the same command again: {checkpoints.what_is_kept(folder)}"),
         claimed_for_training(folder, describe(model, recipe, training, validation), model, resume),
     ):
         if (folder / RESULT).is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,19 +10,35 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import Adafactor, PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
 
 from . import checkpoints
-from .checkpointing import CheckpointingTrainer, NonFiniteLossError
-from .feed import Feed
-from .fsdp import as_long_everywhere, check_fsdp, is_sharded
-from .optimizers import ADAFACTOR, inverse_sqrt
-from .validation import never_empty
+from .checkpointing import CheckpointingTrainer
+from .feed import Feed, never_empty
+from .fsdp import as_long_everywhere, check_fsdp
 
-__all__ = ["EveryGradient", "NonFiniteLossError", "RecurrentTrainer"]
+# Steps relative to the size of each parameter, and momentum, as the paper's authors set them.
+ADAFACTOR: dict[str, Any] = {
+    "scale_parameter": True,
+    "relative_step": False,
+    "warmup_init": False,
+    "beta1": 0.9,
+    "decay_rate": -0.8,
+}
+
+
+def inverse_sqrt(steps_done: int, warmup_steps: int, ramp_steps: int) -> float:
+    """The factor of the learning rate in the next step.
+
+    `ramp_steps`, fewer than `warmup_steps` in a short run, only say how fast the rate rises. The peak stays at
+    1 / sqrt(warmup_steps): with fewer of those it would be too high.
+    """
+    step = steps_done + 1
+    return min(1.0, step / max(ramp_steps, 1)) / math.sqrt(max(step, warmup_steps))
 
 
 class EveryGradient(TrainerCallback):
@@ -118,12 +135,8 @@ class RecurrentTrainer(CheckpointingTrainer):
         return norm
 
     def advice_if_not_finite(self) -> str:
-        last = checkpoints.last_checkpoint(self.folder)
-        kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
-        return (
-            f": training has stopped, nothing was saved since, and {kept}. Try a smaller learning rate, or more "
-            "warm-up steps"
-        )
+        kept = checkpoints.what_is_kept(self.folder)
+        return f": training has stopped, and {kept}. Try a smaller learning rate, or more warm-up steps"
 
     # -- validation
 
@@ -183,7 +196,8 @@ class RecurrentTrainer(CheckpointingTrainer):
 
     def whole_weights(self) -> dict[str, Tensor] | None:
         """The gathered parameters where processes share them (FSDP); all processes must call this."""
-        return self.accelerator.get_state_dict(self.model) if is_sharded(self.model) else None
+        sharded = any(isinstance(parameter, DTensor) for parameter in self.model.parameters())
+        return self.accelerator.get_state_dict(self.model) if sharded else None
 
     def start(self) -> None:
         self.feed.before_first_step(self)
