@@ -145,12 +145,7 @@ class RunsProgress(ProgressBar):
     loss_unit = ""
 
     def __init__(
-        self,
-        total: int,
-        unit: str,
-        plan: str,
-        console: Console | None = None,
-        seconds_between_lines: float = 30.0,
+        self, total: int, unit: str, plan: str, console: Console | None = None, seconds_between_lines: float = 30.0
     ):
         super().__init__(total, console, seconds_between_lines)
         self.unit = unit

@@ -9,12 +9,7 @@ from ..utils.fields import FieldError, require_number
 
 OPTIMIZERS = ("adamw", "adafactor")
 # transformers' names; its "inverse_sqrt" differs from the paper's, which is in optimizers.py.
-SCHEDULES = {
-    "constant": "constant_with_warmup",
-    "linear": "linear",
-    "cosine": "cosine",
-    "inverse_sqrt": "inverse_sqrt",
-}
+SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine", "inverse_sqrt": "inverse_sqrt"}
 TRAINED = ("all", "carrier", "lora")
 
 _LARGE_CORPUS = {"epochs": 1, "evaluate_every_tokens": 20_000_000, "patience": None, "gradient_checkpointing": False}

@@ -71,7 +71,8 @@ def train(
     feed_class = _feed_of(model)
     recipe = recipe or TrainingRecipe.preset(feed_class.kind)
     feed = feed_class(model, recipe, tokenizer)
-    _check_logging(report_to)
+    if "tensorboard" in report_to and importlib.util.find_spec("tensorboard") is None:
+        raise ModuleNotFoundError("report_to='tensorboard' needs the package tensorboard: pip install tensorboard")
     training = _tokenized(train_documents, tokenizer, "training", feed.ends_documents)
     validation = _tokenized(validation_documents, tokenizer, "validation", feed.ends_documents)
     feed.check_documents(training)
@@ -86,22 +87,16 @@ def train(
         with feed.trainable(), _settings_restored(model):
             layout = feed.lay_out(training, validation)
             trainer = _make_trainer(feed, layout, folder, report_to)
-            _run(trainer, progress, layout.tokens)
+            bar = progress if isinstance(progress, RunsProgress) else ProgressBar(layout.tokens)
+            if progress:
+                trainer.add_callback(bar)
+            try:
+                trainer.start_or_resume()
+            finally:
+                if bar is not progress:
+                    bar.close()
         model.eval()
         return save_result(trainer, tokenizer)
-
-
-def _run(trainer: RecurrentTrainer, progress: bool | RunsProgress, tokens: int) -> None:
-    if not progress:
-        trainer.start_or_resume()
-        return
-    bar = progress if isinstance(progress, RunsProgress) else ProgressBar(tokens)
-    trainer.add_callback(bar)
-    try:
-        trainer.start_or_resume()
-    finally:
-        if bar is not progress:
-            bar.close()
 
 
 @contextmanager
@@ -136,11 +131,6 @@ def _feed_of(model: Any) -> type[Feed]:
         f"train takes a recurrent language model or a masked one of BERT's kind, got {type(model).__name__}: give a "
         "language model recurrence with onward.add_recurrence(model), with carrier='none' for plain windows"
     )
-
-
-def _check_logging(report_to: str | list[str]) -> None:
-    if "tensorboard" in report_to and importlib.util.find_spec("tensorboard") is None:
-        raise ModuleNotFoundError("report_to='tensorboard' needs the package tensorboard: pip install tensorboard")
 
 
 def _tokenized(
