@@ -93,7 +93,10 @@ def test_a_second_sweep_changes_nothing(
 def test_damaged_records_are_named(place: Path, tmp_path: Path) -> None:
     found = go(place, tmp_path)
     result = found.results[0].path / RESULT
-    for file, message in ((result, "delete it, and its run is done again"), (tmp_path / "sweep.json", "put a copy")):
+    for file, message in (
+        (result, "delete it, and run the same command again"),
+        (tmp_path / "sweep.json", "put a copy"),
+    ):
         saved = file.read_text()
         for content in ("", "[]", "null", "{"):
             file.write_text(content)

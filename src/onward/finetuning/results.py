@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..training.results import result_in
 from ..utils.safe_json import field_of, read_json
 
 RESULT, SWEEP, RUNS = "result.json", "sweep.json", "runs"
@@ -40,10 +41,7 @@ class RunResult:
 
     @classmethod
     def read(cls, folder: Path) -> RunResult:
-        file = folder / RESULT
-        saved = read_json(file, "the result of a run", "delete it, and its run is done again")
-        names = [field.name for field in fields(cls) if field.name != "path"]
-        return cls(path=folder, **{name: field_of(saved, file, name) for name in names})
+        return result_in(folder / RESULT, cls)
 
 
 @dataclass(frozen=True)

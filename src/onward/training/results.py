@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,6 +19,8 @@ from .trainer import RecurrentTrainer
 
 LOADED = ("config.json", "*.safetensors")  # the files of a saved model that loading it reads
 CARD = "README.md"
+
+Result = TypeVar("Result", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,14 @@ def _save_model(
 
 
 def read_result(folder: Path) -> TrainingResult:
-    file = folder / RESULT
-    saved = read_json(file, "the result of a training", "delete it, and run the same command again")
-    names = set(TrainingResult.__dataclass_fields__) - {"path"}
-    return TrainingResult(path=folder, **{name: field_of(saved, file, name) for name in names})
+    return result_in(folder / RESULT, TrainingResult)
+
+
+def result_in(file: Path, kind: type[Result]) -> Result:
+    """A dataclass whose fields a JSON file holds, except `path`, which is the file's folder."""
+    saved = read_json(file, "the result of a run", "delete it, and run the same command again")
+    names = [name for name in kind.__dataclass_fields__ if name != "path"]
+    return kind(path=file.parent, **{name: field_of(saved, file, name) for name in names})
 
 
 def load_result(model: PreTrainedModel, folder: Path) -> TrainingResult:
