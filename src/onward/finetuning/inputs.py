@@ -76,7 +76,8 @@ class Sentences(TaskInputs):
             encoded = sorted(self._encode(rows, tokenizer, recipe), key=lambda row: len(row["input_ids"]), reverse=True)
             self.evaluation[split] = Encoded(encoded)
             self.labels[split] = np.array([row["label"] for row in encoded])
-        self.trivial = max(task.score(self._measures(self._always(answer))) for answer in self._answers())
+        answers = range(max(1, len(task.labels)))
+        self.trivial = max(task.score(self._measures(self._always(answer))) for answer in answers)
         self.margin = max(SMALLEST_MARGIN, 2 * self._chance_error())
 
     def _encode(
@@ -105,12 +106,8 @@ class Sentences(TaskInputs):
             for metric, value in measure(self.task.metrics, given, self.labels[split]).items()
         }
 
-    # -- without a model
-
-    def _answers(self) -> Sequence[int]:
-        return range(max(1, len(self.task.labels)))
-
     def _always(self, answer: int) -> dict[str, np.ndarray]:
+        """Predictions without a model."""
         return {split: np.full(len(labels), answer) for split, labels in self.labels.items()}
 
     def _chance_error(self) -> float:

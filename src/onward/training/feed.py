@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,6 +21,7 @@ from ..ops.language_loss import IGNORED
 from .recipe import TrainingRecipe
 
 if TYPE_CHECKING:
+    from .lanes import CarriedStates
     from .trainer import RecurrentTrainer
 
 WINDOW_FIELDS = ("backbone_learning_rate", "carrier_learning_rate", "windows_per_segment", "train", "lora_rank")
@@ -41,23 +41,6 @@ class DataLayout:
     save_every: int | None
 
 
-class Carried:
-    """What is carried from one step to the next: here nothing, since every row starts anew."""
-
-    def before(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch, with the states that its rows continue from."""
-        return batch
-
-    def after(self, state: Any) -> None:
-        """Keeps the state that the batch has left."""
-
-    def save(self, checkpoint: Path) -> None:
-        """Writes what this process carries."""
-
-    def load(self, checkpoint: Path) -> None:
-        """Loads this process's share of what was written, whatever the number of processes was."""
-
-
 class Feed(ABC):
     """One subclass for each kind of model. To train a further kind, write another, and add it to `run.FEEDS`.
 
@@ -69,6 +52,7 @@ class Feed(ABC):
     sampling: ClassVar[str]  # the order in which Trainer goes through the data set: "random" or "sequential"
     ends_documents: ClassVar[bool] = False  # whether texts get an end of text that the model learns
     every_gradient: ClassVar[bool] = False  # whether all parameters have a gradient in every step
+    runs_piecewise: bool = False  # whether a step with more tokens goes through the layers more often
     loss: ClassVar[Callable[..., Tensor] | None] = None  # of outputs, labels and their number; None for the model's own
 
     def __init__(self, model: Any, recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerBase | None = None):
@@ -151,13 +135,9 @@ class Feed(ABC):
         """The pieces, from one token up to another, that a document of this length is validated in."""
         raise NotImplementedError
 
-    @property
-    def runs_piecewise(self) -> bool:
-        """Whether the number of passes through the layers depends on how much a step has to process."""
-        return False
-
-    def carried(self, arguments: TrainingArguments) -> Carried:
-        return Carried()
+    def carried(self, arguments: TrainingArguments) -> CarriedStates | None:
+        """The states that are carried from one step to the next; None where every row starts anew."""
+        return None
 
     def trainable(self) -> AbstractContextManager[None]:
         """Prepares the model for training, and restores it at the end."""

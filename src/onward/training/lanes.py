@@ -15,7 +15,7 @@ from ..data.segments import Lanes
 from ..data.tokens import TokenizedDocument
 from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
 from .checkpoints import lanes_file, lanes_in, saved_lanes
-from .feed import MASKING_FIELDS, WINDOW_FIELDS, Carried, Feed
+from .feed import MASKING_FIELDS, WINDOW_FIELDS, Feed
 
 
 class LaneFeed(Feed):
@@ -25,6 +25,9 @@ class LaneFeed(Feed):
     ends_documents = True
     every_gradient = True
     model: BlockRecurrentForCausalLM
+
+    def check(self) -> None:
+        self.runs_piecewise = self.model.config.feedback or self.recipe.gradient_checkpointing
 
     @property
     def length(self) -> int:
@@ -51,11 +54,7 @@ class LaneFeed(Feed):
         for start in range(0, length, window):
             yield start, start + window
 
-    @property
-    def runs_piecewise(self) -> bool:
-        return self.model.config.feedback or self.recipe.gradient_checkpointing
-
-    def carried(self, arguments: TrainingArguments) -> Carried:
+    def carried(self, arguments: TrainingArguments) -> CarriedStates:
         return CarriedStates(self.rows, arguments)
 
     def decays(self, parameter: str) -> bool:
@@ -63,7 +62,7 @@ class LaneFeed(Feed):
         return parameter.endswith(".weight")
 
 
-class CarriedStates(Carried):
+class CarriedStates:
     """The states of this process's lanes, a group of lanes for each batch of a step.
 
     Trainer deals batches out in turn: batch k of a step, with the lanes from k times its size on, goes to process
@@ -80,9 +79,11 @@ class CarriedStates(Carried):
         self.turn = 0
 
     def before(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch, with the states that its rows continue from."""
         return {**batch, "state": self.states[self.turn]}
 
     def after(self, state: BlockState) -> None:
+        """Keeps the states that the batch has left."""
         # Back-propagation ends with the step. Contiguous, as from a checkpoint: other strides may round otherwise.
         self.states[self.turn] = state._map(lambda t: t.detach().contiguous())
         self.turn = (self.turn + 1) % len(self.states)

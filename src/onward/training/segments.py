@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from ..models.window_recurrent import CARRIERS, WindowRecurrentForCausalLM, Wind
 from ..ops import windows
 from ..utils.fields import FieldError
 from .feed import MASKING_FIELDS, Feed
-from .recipe import TrainingRecipe
 
 if TYPE_CHECKING:
     from .trainer import RecurrentTrainer
@@ -28,6 +27,7 @@ class SegmentFeed(Feed):
     kind = "window-recurrent"
     unused_fields = MASKING_FIELDS
     sampling = "random"
+    runs_piecewise = True  # window by window
     model: WindowRecurrentForCausalLM
 
     @property
@@ -50,12 +50,25 @@ class SegmentFeed(Feed):
         for window in windows.windows(length, self.model.config.window, self.model.config.overlap):
             yield window.scored, window.stop
 
-    @property
-    def runs_piecewise(self) -> bool:
-        return True  # window by window
-
-    def trainable(self) -> AbstractContextManager[None]:
-        return trainable(self.model, self.recipe)
+    @contextmanager
+    def trainable(self) -> Iterator[None]:
+        """Inside this context only what the recipe names is trained. LoRA adapters are merged at the end."""
+        model, trained = self.model, self.recipe.train
+        if trained == "carrier" and not any(p.requires_grad for p in model.carrier.parameters()):
+            problem = f"the carrier {model.config.carrier!r} has no trainable parameters; choose 'all' or 'lora'"
+            raise FieldError("train", "carrier", problem)
+        before = {parameter: parameter.requires_grad for parameter in model.parameters()}
+        if trained != "all":
+            model.backbone.requires_grad_(False)
+        if trained == "lora":
+            add_lora(model, self.recipe.lora_rank)
+        try:
+            yield
+        finally:
+            if trained == "lora":
+                merge_lora(model)
+            for parameter, flag in before.items():
+                parameter.requires_grad_(flag)
 
     def learning_rate(self, parameter: str) -> float:
         return self.recipe.rate_of("carrier" if parameter.startswith("carrier.") else "backbone")
@@ -93,30 +106,6 @@ def real_memories(model: WindowRecurrentModel, run: Callable[[], Any]) -> list[T
         model.train(was_training)
     rows = torch.tensor(state.has_memory, device=model.device)
     return [part[rows] for part in state.memory if part.is_floating_point()]
-
-
-# -- which parameters are trained
-
-
-@contextmanager
-def trainable(model: WindowRecurrentForCausalLM, recipe: TrainingRecipe) -> Iterator[None]:
-    """Inside this context only what the recipe names is trained. LoRA adapters are merged at the end."""
-    if recipe.train == "carrier" and not any(p.requires_grad for p in model.carrier.parameters()):
-        carrier = model.config.carrier
-        problem = f"the carrier {carrier!r} has no trainable parameters, so nothing is trained; choose 'all' or 'lora'"
-        raise FieldError("train", "carrier", problem)
-    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    if recipe.train != "all":
-        model.backbone.requires_grad_(False)
-    if recipe.train == "lora":
-        add_lora(model, recipe.lora_rank)
-    try:
-        yield
-    finally:
-        if recipe.train == "lora":
-            merge_lora(model)
-        for parameter, flag in before.items():
-            parameter.requires_grad_(flag)
 
 
 def add_lora(model: WindowRecurrentForCausalLM, rank: int) -> None:

@@ -116,11 +116,13 @@ class RecurrentTrainer(CheckpointingTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        inputs = self.carried.before(inputs)
+        if self.carried:
+            inputs = self.carried.before(inputs)
         if self.is_fsdp_enabled:
             inputs["attention_mask"] = never_empty(inputs["attention_mask"])
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        self.carried.after(outputs.get("state"))
+        if self.carried:
+            self.carried.after(outputs["state"])
         return (loss, outputs) if return_outputs else loss
 
     def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +187,8 @@ class RecurrentTrainer(CheckpointingTrainer):
         return self.recipe.save_total_limit
 
     def save_extra(self, checkpoint: Path) -> None:
-        self.carried.save(checkpoint)
+        if self.carried:
+            self.carried.save(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Silences Trainer's warning of tied weights, which are saved once, under another name."""
@@ -204,7 +207,8 @@ class RecurrentTrainer(CheckpointingTrainer):
         super().start()
 
     def resume(self, checkpoint: Path) -> None:
-        self.carried.load(checkpoint)
+        if self.carried:
+            self.carried.load(checkpoint)
         super().resume(checkpoint)
 
     def load_weights(self, checkpoint: Path) -> None:
