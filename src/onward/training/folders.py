@@ -50,7 +50,7 @@ MODEL_FILES = (
 def folder_named(place: str | Path, name: str = "output_dir") -> Path:
     """The folder of a run, with all links resolved. An empty name is refused: it would be the current folder."""
     if not str(place).strip():
-        raise FieldError(name, place, "it names no folder; give one, or '.' for the current folder")
+        raise FieldError(name, str(place), "it names no folder; give one, or '.' for the current folder")
     return Path(place).expanduser().resolve()
 
 
