@@ -8,15 +8,15 @@ from functools import partial
 import pytest
 import torch
 from masked_runs import MODELS, documents, exact_model, make_model, recipe, run, word_tokenizer
+from processes import in_a_process, on_two_processes
 from small_models import byte_tokenizer
-from test_block_processes import on_two_processes
-from test_training import _interrupt_after, in_a_process, losses, validations
 from torch.nn import functional as F
+from training_runs import interrupt_after, losses, validations
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from onward.data.masked_rows import Hiding, PackedTexts, collate
 from onward.training import TrainingRecipe, train
-from onward.training.masked import MaskedFeeding, mean_loss, only_where_asked
+from onward.training.masked import MaskedFeed, mean_loss, only_hidden_logits
 
 kinds = pytest.mark.parametrize("kind", MODELS)
 
@@ -36,8 +36,8 @@ def test_the_loss_and_all_gradients_are_those_of_all_logits(kind):
     wanted = batch["labels"] != -100
     theirs = model(**batch).loss
     expected = torch.autograd.grad(theirs, list(model.parameters()))
-    with only_where_asked(model):
-        outputs = model(batch["input_ids"], attention_mask=batch["attention_mask"], asked=wanted)
+    with only_hidden_logits(model):
+        outputs = model(batch["input_ids"], attention_mask=batch["attention_mask"], hidden=wanted)
         assert outputs.logits.shape == (wanted.sum(), 35)
         ours = mean_loss(outputs, batch["labels"], wanted.sum())
         assert ours.item() == pytest.approx(theirs.item(), abs=1e-12) and ours == mean_loss(outputs, batch["labels"])
@@ -51,19 +51,19 @@ def test_the_loss_and_all_gradients_are_those_of_all_logits(kind):
 def test_validation_is_per_row_the_loss_of_its_hidden_tokens(kind):
     model, batch = exact_model(kind).eval(), batch_of()
     batch["labels"][2] = -100  # a row may have none
-    batch["asked"] = batch["labels"] != -100
-    with only_where_asked(model), torch.no_grad():
-        found = MaskedFeeding(model, recipe(), word_tokenizer()).losses(model, batch)
+    batch["hidden"] = batch["labels"] != -100
+    with only_hidden_logits(model), torch.no_grad():
+        found = MaskedFeed(model, recipe(), word_tokenizer()).losses(model, batch)
         logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     each = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
     torch.testing.assert_close(found[:, 0], each.sum(1))
-    assert found[:, 1].tolist() == batch["asked"].sum(1).tolist() and found[2].tolist() == [0, 0]
+    assert found[:, 1].tolist() == batch["hidden"].sum(1).tolist() and found[2].tolist() == [0, 0]
 
 
 def test_validation_keeps_nothing_for_gradients(tmp_path, monkeypatch):
     asked = []
-    whole = MaskedFeeding.losses
-    monkeypatch.setattr(MaskedFeeding, "losses", lambda *a: (asked.append(torch.is_grad_enabled()), whole(*a))[1])
+    whole = MaskedFeed.losses
+    monkeypatch.setattr(MaskedFeed, "losses", lambda *a: (asked.append(torch.is_grad_enabled()), whole(*a))[1])
     run(tmp_path, epochs=1)
     assert asked and not any(asked)
 
@@ -105,7 +105,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(kind, tmp_path):
     assert len(losses(expected)) == 9
 
     def killed():
-        _interrupt_after(5)
+        interrupt_after(5)
         run(tmp_path / "killed", make_model(kind), **changes)
 
     process = in_a_process(killed)
@@ -171,19 +171,19 @@ def test_without_a_recipe_it_is_berts(tmp_path):
 def test_what_does_not_go_together(tmp_path):
     with pytest.raises(ValueError, match="the tokenizer has no mask token"):
         run(tmp_path, tokenizer=byte_tokenizer())
-    with pytest.raises(ValueError, match="sequence_length=17 is more than the model's max_position_embeddings=16"):
+    with pytest.raises(ValueError, match="sequence_length=17: it is more than the model's max_position_embeddings=16"):
         run(tmp_path, sequence_length=17)
-    with pytest.raises(ValueError, match="carrier_learning_rate=0.5 means nothing for a masked model"):
+    with pytest.raises(ValueError, match="carrier_learning_rate=0.5: it has no meaning for a masked model"):
         run(tmp_path, carrier_learning_rate=0.5)
     for changes, message in [
-        ({"masked_share": 1.0}, "masked_share=1.0: something must be left"),
+        ({"masked_share": 1.0}, "masked_share=1.0: some tokens must stay visible"),
         ({"masked_share": 0}, "masked_share=0: it must be a number above 0"),
-        ({"whole_words": "yes"}, "whole_words='yes' is not known"),
+        ({"whole_words": "yes"}, "whole_words='yes': it is not known"),
         ({"sequence_length": 2}, "sequence_length=2: it must be a whole number of at least 3"),
     ]:
         with pytest.raises(ValueError, match=message):
             recipe(**changes)
-    with pytest.raises(ValueError, match="whole_words=True means nothing for a block-recurrent model"):
+    with pytest.raises(ValueError, match="whole_words=True: it has no meaning for a block-recurrent model"):
         from block_runs import run as run_blocks
 
         run_blocks(tmp_path, byte_tokenizer(), whole_words=True)

@@ -1,4 +1,4 @@
-"""A file of a checkpoint is not what was written: the run goes on from the one before, or says which file it is."""
+"""A file of a checkpoint is not what was written: the run resumes from the one before, or says which file it is."""
 
 import random
 import re
@@ -7,8 +7,9 @@ import shutil
 import pytest
 from block_runs import LONG, make_model, run
 from damage import KINDS, damage
+from processes import killed_while
 from small_models import byte_tokenizer
-from test_training import _interrupt_after, killed_while, same
+from training_runs import interrupt_after, same
 
 from onward.training import checkpoints as on_disk
 from onward.utils.files import DamagedFile
@@ -26,7 +27,7 @@ def killed(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     model = make_model()
     expected = run(folder / "whole", tokenizer, model, segments_at_once=2, **LONG)
-    killed_while(lambda: (_interrupt_after(8), run(folder / "run", tokenizer, segments_at_once=2, **LONG)))
+    killed_while(lambda: (interrupt_after(8), run(folder / "run", tokenizer, segments_at_once=2, **LONG)))
     assert len(on_disk.all_checkpoints(folder / "run")) == 2
     return folder / "run", model, expected
 
@@ -64,7 +65,7 @@ def test_the_run_goes_on_from_the_one_before(killed, tokenizer, tmp_path, name):
     before, newest = on_disk.all_checkpoints(tmp_path / "run")
     damage(newest / name, "zeros", random.Random(0))
     model = make_model(seed=1)
-    told = rf"{newest.name}/.*is damaged.*goes on from {before.name}.*damaged-{newest.name}, which can be deleted"
+    told = rf"{newest.name}/.*is damaged.*resumes from {before.name}.*damaged-{newest.name}, which can be deleted"
     with pytest.warns(UserWarning, match=told):
         result = run(tmp_path / "run", tokenizer, model, segments_at_once=2, **LONG)
     assert result.history == expected.history and same(model, expected_model)

@@ -1,4 +1,4 @@
-"""What processes that share the parameters (FSDP) need: to go through every layer equally often, together."""
+"""FSDP: processes that share the parameters must go through every layer equally often, together."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from ..ops.language_loss import IGNORED
-from .feeding import Feeding
+from ..utils.fields import FieldError
+from .feed import Feed
 
 
-def check_fsdp(feeding: Feeding, plugin: Any) -> None:
-    """Refuses what would fail later, or let processes wait for each other for ever."""
+def check_fsdp(feed: Feed, plugin: Any) -> None:
+    """Refuses settings that would fail later, or let processes wait for each other forever."""
     if plugin.fsdp_version != 2:
         raise ValueError(f"fsdp_version={plugin.fsdp_version} is not supported: set it to 2 in accelerate's file")
     if "FULL_STATE_DICT" not in str(plugin.state_dict_type):
@@ -21,20 +21,14 @@ def check_fsdp(feeding: Feeding, plugin: Any) -> None:
             f"fsdp_state_dict_type={plugin.state_dict_type} leaves no whole model in a checkpoint: set it to "
             "FULL_STATE_DICT in accelerate's file"
         )
-    if feeding.recipe.optimizer == "adafactor":
-        raise ValueError(
-            "optimizer='adafactor' looks at whole parameters, of which FSDP leaves each process a part: use "
-            "optimizer='adamw', or processes without FSDP"
-        )
-    if feeding.reads_piecewise:
+    if feed.recipe.optimizer == "adafactor":
+        problem = "it needs whole parameters, and FSDP leaves each process a part; use 'adamw', or do without FSDP"
+        raise FieldError("optimizer", "adafactor", problem)
+    if feed.runs_piecewise:
         raise ValueError(
             "window recurrence, feedback and gradient_checkpointing go through the layers once for each window or "
-            "block, and under FSDP a process with fewer of them would keep the others waiting: use processes without it"
+            "block, and under FSDP a process with fewer of them would keep the others waiting: train without FSDP"
         )
-
-
-def is_sharded(model: nn.Module) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def as_long_everywhere(batch: dict[str, Tensor], accelerator: Any) -> dict[str, Tensor]:

@@ -6,14 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from block_runs import HELD_OUT, LANES, LENGTH, LONG, UNEVEN, documents, exact_model, make_model, recipe, run
+from processes import killed_while
 from small_models import byte_tokenizer
-from test_training import (
-    _interrupt_after,
-    killed_while,
-    losses,
-    same,
-    validations,
-)
+from training_runs import interrupt_after, losses, same, validations
 from transformers import Adafactor, AutoModelForCausalLM, Trainer, TrainerControl, TrainerState
 
 from onward import BlockState
@@ -22,9 +17,10 @@ from onward.data.segments import Lanes, collate
 from onward.data.tokens import tokenize
 from onward.training import NonFiniteLossError, RecurrentTrainer, TrainingRecipe, train
 from onward.training import checkpoints as on_disk
+from onward.training.checkpointing import SaveMoreOften
+from onward.training.folders import alone_in
 from onward.training.lanes import CarriedStates
-from onward.training.optimizers import inverse_sqrt
-from onward.training.saving import SaveMoreOften
+from onward.training.trainer import inverse_sqrt
 from onward.utils.manifests import MANIFEST
 
 
@@ -271,7 +267,7 @@ def test_a_run_killed_over_and_over_ends_like_one_that_was_not(tokenizer, tmp_pa
     for step in (4, 7):
 
         def start(step=step):
-            _interrupt_after(step)
+            interrupt_after(step)
             run(folder, tokenizer, make_model(**fields), **changes)
 
         killed_while(start)
@@ -289,7 +285,7 @@ def tokens_of_lanes(checkpoint):
 
 def stopped_after(step, folder, tokenizer, **changes):
     def start():
-        _interrupt_after(step)
+        interrupt_after(step)
         run(folder, tokenizer, exact_model(), **changes)
 
     killed_while(start)
@@ -299,7 +295,7 @@ def stopped_after(step, folder, tokenizer, **changes):
 def test_saved_by_the_clock(monkeypatch, logging_steps, expected):
     """And only where a step is logged: of losses that wait for their mean, a checkpoint knows nothing."""
     now = 0.0
-    monkeypatch.setattr("onward.training.saving.time.monotonic", lambda: now)
+    monkeypatch.setattr("onward.training.checkpointing.time.monotonic", lambda: now)
     callback = SaveMoreOften(every_steps=None, every_minutes=10)
     saved = []
     for step in range(1, 13):
@@ -352,7 +348,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tokenizer, tmp_path, monkeypatch
         return loss(self, *args, **kwargs) * (math.nan if self.state.global_step == 4 else 1)
 
     monkeypatch.setattr(RecurrentTrainer, "compute_loss", bad)
-    message = r"at step 5 the loss is nan.*last good checkpoint is .*checkpoint-4\."
+    message = r"at step 5 the loss is nan.*last complete checkpoint is .*checkpoint-4\."
     with pytest.raises(NonFiniteLossError, match=message):
         run(tmp_path, tokenizer, save_every_tokens=40)
     last = on_disk.last_checkpoint(tmp_path)
@@ -363,7 +359,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tokenizer, tmp_path, monkeypatch
 
 
 def test_two_runs_do_not_share_a_folder(tokenizer, tmp_path):
-    with on_disk.alone_in(tmp_path), pytest.raises(FileExistsError, match="another process is training in"):
+    with alone_in(tmp_path), pytest.raises(FileExistsError, match="another process is training in"):
         run(tmp_path, tokenizer)
     run(tmp_path, tokenizer, epochs=1)
 
@@ -376,21 +372,21 @@ def test_ids_that_the_vocabulary_does_not_have(tokenizer, tmp_path):
 
 def test_recipes_that_do_not_fit_the_model(tokenizer, tmp_path):
     for changes, message in (
-        ({"carrier_learning_rate": 0.01}, "carrier_learning_rate=0.01 means nothing for a block-recurrent model"),
-        ({"train": "carrier"}, "train='carrier' means nothing for a block-recurrent model: leave it at 'all'"),
-        ({"train": "lora"}, "train='lora' means nothing"),
-        ({"windows_per_segment": 3}, "windows_per_segment=3 means nothing"),
-        ({"tokens_per_step": 70}, "tokens_per_step=70 is no multiple of a segment's 16 tokens: .* such as 64"),
-        ({"tokens_per_step": 8}, "tokens_per_step=8 is no multiple .* such as 16"),
-        ({"batch_size": 6, "segments_at_once": 4}, "segments_at_once=4 does not divide"),
+        ({"carrier_learning_rate": 0.01}, "carrier_learning_rate=0.01: it has no meaning for a block-recurrent model"),
+        ({"train": "carrier"}, "train='carrier': it has no meaning for a block-recurrent model; leave it at 'all'"),
+        ({"train": "lora"}, "train='lora': it has no meaning"),
+        ({"windows_per_segment": 3}, "windows_per_segment=3: it has no meaning"),
+        ({"tokens_per_step": 70}, "tokens_per_step=70: it is not a multiple of a segment's 16 tokens; .* such as 64"),
+        ({"tokens_per_step": 8}, "tokens_per_step=8: it is not a multiple .* such as 16"),
+        ({"batch_size": 6, "segments_at_once": 4}, "segments_at_once=4: it does not divide"),
     ):
         with pytest.raises(ValueError, match=message):
             run(tmp_path / "x", tokenizer, **changes)
     with pytest.raises(ValueError, match="no recipe 'block': choose one of 'window-recurrent', 'block-recurrent'"):
         TrainingRecipe.preset("block")
-    with pytest.raises(ValueError, match="optimizer='sgd' is not known: choose one of 'adamw', 'adafactor'"):
+    with pytest.raises(ValueError, match="optimizer='sgd': it is not known; choose one of 'adamw', 'adafactor'"):
         TrainingRecipe(optimizer="sgd")
-    with pytest.raises(ValueError, match="a step of 3 segments cannot be shared by 2 processes"):
+    with pytest.raises(ValueError, match="tokens_per_step=48: a step of 3 segments cannot be shared by 2 processes"):
         TrainingRecipe(tokens_per_step=48).split_batch(2, rows=3)
 
 

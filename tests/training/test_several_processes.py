@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,23 +13,19 @@ import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.data_loader import BatchSamplerShard
-from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.state import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from block_runs import LONG, exact_model, make_model, recipe, run
+from processes import on_two_processes
 from small_models import byte_tokenizer
-from test_training import (
-    _interrupt_after,
-    in_a_process,
-    losses,
-    validations,
-)
 from torch.utils.data import BatchSampler, SequentialSampler
+from training_runs import interrupt_after, losses, validations
 from transformers import AutoModelForCausalLM
 
 from onward.training import checkpoints as on_disk
-from onward.training.lanes import CarriedStates, LaneFeeding
-from onward.training.sharding import check_fsdp
+from onward.training.fsdp import check_fsdp
+from onward.training.lanes import CarriedStates, LaneFeed
 
 
 @pytest.fixture(scope="module")
@@ -65,24 +60,6 @@ def test_lanes_stay_with_their_process(processes, at_once, turns):
     assert sorted(read) == list(range(steps * lanes))
 
 
-def as_one_of_two(rank, port, work):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    work()
-
-
-def on_two_processes(work):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    ranks = [in_a_process(as_one_of_two, rank, port, work) for rank in (0, 1)]
-    for process in ranks:
-        process.join(120)
-    return [process.exitcode for process in ranks]
-
-
 def test_two_processes_train_like_one(tokenizer, tmp_path):
     one = run(tmp_path / "one", tokenizer, exact_model(), **LONG)
     folder, changes = tmp_path / "two", {**LONG, "segments_at_once": 1}
@@ -98,7 +75,7 @@ def test_a_run_on_two_processes_goes_on_on_one_and_on_two(tokenizer, tmp_path):
     expected = run(tmp_path / "one", tokenizer, exact_model(), **LONG)
 
     def killed_at_six():
-        _interrupt_after(6)
+        interrupt_after(6)
         run(tmp_path / "two", tokenizer, exact_model(), **LONG)
 
     assert on_two_processes(killed_at_six) == [-signal.SIGKILL] * 2
@@ -136,7 +113,7 @@ def test_the_documented_fsdp_settings_find_the_layers(tmp_path, monkeypatch):
         if plugin.auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0)
     ]
     assert wrapped == list(model.model.layers)
-    check_fsdp(LaneFeeding(model, recipe(optimizer="adamw")), plugin)
+    check_fsdp(LaneFeed(model, recipe(optimizer="adamw")), plugin)
 
 
 def pretend_to_have_gpus():
@@ -160,7 +137,7 @@ def test_fsdp_trains_like_one_process_and_goes_on_after_it_was_killed(tokenizer,
         os.environ |= settings
         pretend_to_have_gpus()
         if killed:
-            _interrupt_after(6)
+            interrupt_after(6)
         run(tmp_path / "two", tokenizer, exact_model(), **changes)
 
     assert on_two_processes(partial(work, True)) == [-signal.SIGKILL] * 2
@@ -177,11 +154,11 @@ def test_what_fsdp_cannot_do():
     plugin = SimpleNamespace(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
     plain, feedback = make_model(), make_model(feedback=True)
     for model, changes, settings, message in (
-        (plain, {}, {}, "optimizer='adafactor' looks at whole parameters"),
+        (plain, {}, {}, "optimizer='adafactor': it needs whole parameters"),
         (plain, {"optimizer": "adamw", "gradient_checkpointing": True}, {}, "go through the layers once for each"),
         (feedback, {"optimizer": "adamw"}, {}, "go through the layers once for each"),
         (plain, {"optimizer": "adamw"}, {"fsdp_version": 1}, "fsdp_version=1 is not supported"),
         (plain, {"optimizer": "adamw"}, {"state_dict_type": "SHARDED_STATE_DICT"}, "leaves no whole model"),
     ):
         with pytest.raises(ValueError, match=message):
-            check_fsdp(LaneFeeding(model, recipe(**changes)), SimpleNamespace(**vars(plugin) | settings))
+            check_fsdp(LaneFeed(model, recipe(**changes)), SimpleNamespace(**vars(plugin) | settings))

@@ -39,10 +39,10 @@ class Encoded(Dataset):
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
 
 
-class Prepared(ABC):
-    """What runs of a sweep share: inputs to learn from, inputs to be scored on, and what is failed at.
+class TaskInputs(ABC):
+    """Inputs to train on and to score, shared by all runs of a sweep.
 
-    `trivial` is the best score that needs no model. A run must be better by more than `margin`.
+    `trivial` is the best score that needs no model. A run that is not better by more than `margin` has failed.
     """
 
     auto_class: Any
@@ -62,7 +62,7 @@ class Prepared(ABC):
         """logits: the model's outputs for each of `evaluation`, row by row."""
 
 
-class Sentences(Prepared):
+class Sentences(TaskInputs):
     """One sentence or two, and a label or a number."""
 
     auto_class = AutoModelForSequenceClassification
@@ -72,11 +72,12 @@ class Sentences(Prepared):
         self.train = Encoded(self._encode(data.train, tokenizer, recipe))
         self.evaluation, self.labels = {}, {}
         for split, rows in data.evaluation.items():
-            # Of like length together, which needs less padding; the order of what is scored means nothing.
+            # Sorted by length, which needs less padding; the order does not matter for scores.
             encoded = sorted(self._encode(rows, tokenizer, recipe), key=lambda row: len(row["input_ids"]), reverse=True)
             self.evaluation[split] = Encoded(encoded)
             self.labels[split] = np.array([row["label"] for row in encoded])
-        self.trivial = max(task.score(self._measures(self._always(answer))) for answer in self._answers())
+        answers = range(max(1, len(task.labels)))
+        self.trivial = max(task.score(self._measures(self._always(answer))) for answer in answers)
         self.margin = max(SMALLEST_MARGIN, 2 * self._chance_error())
 
     def _encode(
@@ -105,15 +106,11 @@ class Sentences(Prepared):
             for metric, value in measure(self.task.metrics, given, self.labels[split]).items()
         }
 
-    # -- without a model
-
-    def _answers(self) -> Sequence[int]:
-        return range(max(1, len(self.task.labels)))
-
     def _always(self, answer: int) -> dict[str, np.ndarray]:
+        """Predictions without a model."""
         return {split: np.full(len(labels), answer) for split, labels in self.labels.items()}
 
     def _chance_error(self) -> float:
-        """The standard error of what predictions by chance earn: of a correlation 1 / sqrt(N)."""
+        """The standard error of the score that guessing earns; of a correlation it is 1 / sqrt(N)."""
         spread = 1.0 if self.trivial == 0 else math.sqrt(self.trivial * (1 - self.trivial))
         return spread / math.sqrt(self.evaluation_examples)
