@@ -94,7 +94,7 @@ def test_arguments_that_do_not_fit(
 
 def test_prefixes_that_leave_no_room_or_are_not_there(decoder: Any) -> None:
     for length in (6, -1):
-        with pytest.raises(ValueError, match="leave no room for new tokens"):
+        with pytest.raises(ValueError, match="leaves no room for new tokens"):
             decoder(tokens(2, 9), prefix_length=length)
     with pytest.raises(ValueError, match="prefix of 4 tokens.* only 2"):
         decoder(IDS[:, :2], prefix_length=4)

@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig
 
-from ..ops.language_loss import may_look, refuse_labels_outside
+from ..ops.language_loss import refuse_labels_outside
+from ..ops.modes import may_look
 from ..utils.fields import refuse_others
 
 OURS = "onward_"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..ops.language_loss import IGNORED, may_look, refuse_labels_outside
+from ..ops.language_loss import IGNORED, refuse_labels_outside
+from ..ops.modes import may_look
 
 REGRESSION, ONE_LABEL, MANY_LABELS = "regression", "single_label_classification", "multi_label_classification"
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...ops.nearest_memory import read_nearest
+from ...ops.norms import unit_heads
 from ...ops.sliding_attention import attention_of_one, full_attention, position_buckets, sliding_attention
-from ...ops.unit_heads import unit_heads
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .layout import Layout
 from .state import Opened, Pairs

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from ...ops.rms_norm import RMSNorm
+from ...ops.norms import RMSNorm, unit_heads
 from ...ops.sliding_attention import full_attention
-from ...ops.unit_heads import unit_heads
 from ..state import where_rows
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .gates import make_gate

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers.activations import ACT2FN
 
-from ...ops.rms_norm import RMSNorm
+from ...ops.norms import RMSNorm
 from ..state import where_rows
 from .attention import SlidingAttention
 from .cell import RecurrentCell

@@ -14,8 +14,8 @@ from transformers import AutoModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
-from ...ops.autocast import autocast_dtype
-from ...ops.rms_norm import RMSNorm
+from ...ops.modes import autocast_dtype
+from ...ops.norms import RMSNorm
 from ...utils.damage import TellsDamage
 from ..cards import WritesCard
 from ..checking import checked_ids, checked_mask
