@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from block_models import CASES, build, tiny
-from helpers import tokens
+from tiny_models import tokens
 
 from onward import BlockRecurrentForCausalLM
 from onward.data.tokens import TokenizedDocument

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import VOCABULARY, WIDTH, recurrent, tiny_config, tiny_model, tokens
 from safetensors.torch import load_file, save_file
+from tiny_models import VOCABULARY, WIDTH, recurrent, tiny_config, tiny_model, tokens
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -41,8 +41,8 @@ def encoder() -> Any:
 
 IDS = tokens(2, 5)
 BAD_IDS: list[tuple[Any, type[Exception], str]] = [
-    (IDS[:, :0], ValueError, "nothing to read"),
-    (IDS[:0], ValueError, "nothing to read"),
+    (IDS[:, :0], ValueError, "input_ids is empty"),
+    (IDS[:0], ValueError, "input_ids is empty"),
     (IDS.float(), TypeError, "whole numbers .torch.long., got torch.float32"),
     (IDS.bool(), TypeError, "whole numbers"),
     (IDS[0], ValueError, r"shape \[batch, length\], got \(5,\)"),
@@ -65,17 +65,21 @@ def test_input_ids_that_are_none(decoder: Any, encoder: Any, ids: Any, kind: typ
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
-        ({"inputs_embeds": torch.zeros(2, 5, WIDTH)}, ValueError, "pass input_ids instead of inputs_embeds"),
+        (
+            {"inputs_embeds": torch.zeros(2, 5, WIDTH)},
+            ValueError,
+            "inputs_embeds is not supported: windows are cut from token ids; pass input_ids",
+        ),
         ({"output_attentions": True}, ValueError, "output_attentions"),
         ({"atention_mask": torch.ones(2, 5)}, TypeError, "takes no argument 'atention_mask'"),
         (
             {"attention_mask": torch.ones(2, 4)},
             ValueError,
-            r"attention_mask has the shape \(2, 4\), input_ids",
+            r"attention_mask has the shape \(2, 4\), the input",
         ),
         ({"attention_mask": torch.ones(1, 5)}, ValueError, "attention_mask has the shape"),
-        ({"attention_mask": torch.zeros(2, 5)}, ValueError, "nothing to read"),
-        ({"labels": IDS[:, :4]}, ValueError, r"labels have the shape \(2, 4\), input_ids \(2, 5\)"),
+        ({"attention_mask": torch.zeros(2, 5)}, ValueError, "there are no tokens: attention_mask is 0 everywhere"),
+        ({"labels": IDS[:, :4]}, ValueError, r"labels have the shape \(2, 4\), the input \(2, 5\)"),
         ({"labels": IDS[:1]}, ValueError, "labels have the shape"),
         ({"labels": IDS[:, :4], "attention_mask": torch.ones(2, 5)}, ValueError, "labels have the shape"),
         ({"labels": IDS, "attention_mask": torch.ones(2, 4)}, ValueError, "attention_mask has the shape"),
@@ -154,9 +158,9 @@ def test_recurrence_is_added_once_and_only_to_live_models(decoder: Any) -> None:
         add_recurrence(tiny_model("gpt2"), {"window": 8})
     with pytest.raises(TypeError, match="either a configuration or its fields"):
         add_recurrence(tiny_model("gpt2"), WindowRecurrenceConfig(window=8), overlap=2)
-    with pytest.raises(ValueError, match="GPT2DoubleHeadsModel has a head that recurrence is not made for"):
+    with pytest.raises(ValueError, match="GPT2DoubleHeadsModel has a head that recurrence does not support"):
         add_recurrence(GPT2DoubleHeadsModel(tiny_config("gpt2")), window=8)
-    with pytest.raises(ValueError, match="sees what follows a token"):
+    with pytest.raises(ValueError, match="not a causal LM: tokens see those after them"):
         add_recurrence(tiny_model("bert", "causal-lm"), window=8)
 
 
@@ -205,7 +209,7 @@ def test_truncated_weights(folder: Path) -> None:
     whole = weights.read_bytes()
     for kept in (0, 10, len(whole) // 2, len(whole) - 1):
         weights.write_bytes(whole[:kept])
-        with pytest.raises(ValueError, match=f"the weights of {folder} are damaged"):
+        with pytest.raises(ValueError, match=f"{weights} is damaged"):
             AutoModelForCausalLM.from_pretrained(folder)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from block_models import PRESETS, build
-from helpers import tokens
+from tiny_models import tokens
 from torch import Tensor
 
 from onward.models.block_recurrent import modeling_block_recurrent as modeling

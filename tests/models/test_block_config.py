@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from block_models import PRESETS, SIZES, tiny
-from helpers import tokens
+from tiny_models import tokens
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockRecurrentModel
 from onward.models.block_recurrent.configuration_block_recurrent import PRESETS as ROWS
@@ -128,38 +128,41 @@ def test_layers_are_put_in_order_and_named_once() -> None:
 # -- configurations that cannot be
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
-    ({"window": 0}, "window must be a whole number of at least 1, got 0"),
-    ({"window": 3.0}, "window must be a whole number of at least 1, got 3.0"),
-    ({"window": True}, "window must be a whole number of at least 1, got True"),
-    ({"window": "512"}, "window must be a whole number of at least 1, got '512'"),
-    ({"vocab_size": -1}, "vocab_size must be a whole number"),
-    ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number"),
-    ({"num_attention_heads": 0}, "num_attention_heads must be a whole number"),
-    ({"segment_length": 0}, "segment_length must be a whole number"),
-    ({"blocks_per_checkpoint": 0}, "blocks_per_checkpoint must be a whole number"),
-    ({"num_states": 0}, "num_states must be a whole number"),
-    ({"head_dim": 0}, "head_dim must be a whole number"),
+    ({"window": 0}, "window=0: it must be a whole number of at least 1"),
+    ({"window": 3.0}, "window=3.0: it must be a whole number of at least 1"),
+    ({"window": True}, "window=True: it must be a whole number of at least 1"),
+    ({"window": "512"}, "window='512': it must be a whole number of at least 1"),
+    ({"vocab_size": -1}, "vocab_size=.*: it must be a whole number"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers=.*: it must be a whole number"),
+    ({"num_attention_heads": 0}, "num_attention_heads=.*: it must be a whole number"),
+    ({"segment_length": 0}, "segment_length=.*: it must be a whole number"),
+    ({"blocks_per_checkpoint": 0}, "blocks_per_checkpoint=.*: it must be a whole number"),
+    ({"num_states": 0}, "num_states=.*: it must be a whole number"),
+    ({"head_dim": 0}, "head_dim=.*: it must be a whole number"),
     (
         {"hidden_size": 100},
-        "hidden_size=100 cannot be shared by num_attention_heads=8: choose a multiple, or give head_dim",
+        "hidden_size=100: it cannot be shared by num_attention_heads=8; choose a multiple, or set head_dim",
     ),
-    ({"num_attention_heads": 7}, "hidden_size=1024 cannot be shared by num_attention_heads=7"),
-    ({"recurrent_layers": [0]}, "recurrent_layers has 0: layers are counted from 1 to 12"),
-    ({"recurrent_layers": [10, 13]}, "recurrent_layers has 13: layers are counted from 1 to 12"),
-    ({"recurrent_layers": [-1]}, "recurrent_layers has -1"),
-    ({"recurrent_layers": [True]}, "recurrent_layers has True"),
-    ({"recurrent_layers": ["10"]}, "recurrent_layers has '10'"),
-    ({"recurrent_layers": 10}, "recurrent_layers must be a list of layers, counted from 1, got 10"),
-    ({"recurrent_layers": None}, "recurrent_layers must be a list of layers, counted from 1, got None"),
-    ({"num_hidden_layers": 4}, "recurrent_layers has 10: layers are counted from 1 to 4.*recurrent_layers"),
-    ({"feedback": True, "recurrent_layers": []}, "feedback=True needs a recurrent layer .*: set recurrent_layers"),
-    ({"feedback": "yes"}, "feedback='yes' is not known: choose one of False, True"),
-    ({"gate": "gru"}, "gate='gru' is not known: choose one of fixed, lstm"),
-    ({"gate_configuration": "triple"}, "gate_configuration='triple' is not known: choose one of dual, single, skip"),
-    ({"gate_tanh": "never"}, "gate_tanh='never' is not known: choose one of lstm, single"),
-    ({"hidden_act": "rleu"}, "hidden_act='rleu' is not known: choose one of .*relu"),
-    ({"attends_to_itself": None}, "attends_to_itself=None is not known: choose one of False, True"),
-    ({"dropout": 1.0}, "dropout=1.0: choose a share from 0 up to, but not, 1"),
+    ({"num_attention_heads": 7}, "hidden_size=1024: it cannot be shared by num_attention_heads=7"),
+    ({"recurrent_layers": [0]}, "recurrent_layers=.0.: layers are counted from 1 to 12"),
+    ({"recurrent_layers": [10, 13]}, "recurrent_layers=.10, 13.: layers are counted from 1 to 12, and 13"),
+    ({"recurrent_layers": [-1]}, "recurrent_layers=.* and -1 is none"),
+    ({"recurrent_layers": [True]}, "recurrent_layers=.* and True is none"),
+    ({"recurrent_layers": ["10"]}, "recurrent_layers=.* and '10' is none"),
+    ({"recurrent_layers": 10}, "recurrent_layers=10: it must be a list of layers, counted from 1"),
+    ({"recurrent_layers": None}, "recurrent_layers=None: it must be a list of layers, counted from 1"),
+    (
+        {"num_hidden_layers": 4},
+        "recurrent_layers=.10,.: layers are counted from 1 to 4, and 10 is none of them; list some",
+    ),
+    ({"feedback": True, "recurrent_layers": []}, "feedback=True: there is no recurrent layer .*; set recurrent_layers"),
+    ({"feedback": "yes"}, "feedback='yes': choose one of False, True"),
+    ({"gate": "gru"}, "gate='gru': choose one of fixed, lstm"),
+    ({"gate_configuration": "triple"}, "gate_configuration='triple': choose one of dual, single, skip"),
+    ({"gate_tanh": "never"}, "gate_tanh='never': choose one of lstm, single"),
+    ({"hidden_act": "rleu"}, "hidden_act='rleu': choose one of .*relu"),
+    ({"attends_to_itself": None}, "attends_to_itself=None: choose one of False, True"),
+    ({"dropout": 1.0}, "dropout=1.0: it must be a number of at least 0 and below 1"),
     ({"dropout": -0.1}, "dropout=-0.1"),
     ({"dropout": float("nan")}, "dropout=nan"),
     ({"dropout": "0.1"}, "dropout.*'0.1'"),
@@ -168,19 +171,22 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"rms_norm_eps": "small"}, "rms_norm_eps.*'small'"),
     ({"initial_attention_scale": "one"}, "initial_attention_scale.*'one'"),
     ({"relative_attention_num_buckets": 1}, "there must be at least 2 buckets"),
-    ({"relative_attention_max_distance": 16}, "half of them .16. must lie within the distance"),
-    ({"memory_size": -1}, "memory_size must be a whole number of tokens, or 0 for none, got -1"),
-    ({"memory_size": 512.0}, "memory_size must be a whole number of tokens, or 0 for none, got 512.0"),
-    ({"memory_size": True}, "memory_size must be a whole number of tokens, or 0 for none, got True"),
-    ({"memory_size": 700}, "memory_size=700 must be a multiple of window=512.*; 512 would fit"),
+    (
+        {"relative_attention_max_distance": 16},
+        "half of the 32 buckets must lie within the distance; choose more than 16",
+    ),
+    ({"memory_size": -1}, "memory_size=-1: it must be a whole number of at least 0"),
+    ({"memory_size": 512.0}, "memory_size=512.0: it must be a whole number of at least 0"),
+    ({"memory_size": True}, "memory_size=True: it must be a whole number of at least 0"),
+    ({"memory_size": 700}, "memory_size=700: it must be a multiple of window=512.*; 512 fits"),
     (
         {"memory_size": 512, "memory_top_k": 513},
-        "memory_top_k=513 is more than memory_size=512 tokens can give: read fewer",
+        "memory_top_k=513: it must be at most memory_size=512",
     ),
-    ({"memory_size": 512, "memory_top_k": 0}, "memory_top_k must be a whole number of at least 1, got 0"),
+    ({"memory_size": 512, "memory_top_k": 0}, "memory_top_k=0: it must be a whole number of at least 1"),
     ({"memory_size": 512, "memory_layer": 13}, "memory_layer=13: layers are counted from 1 to 12"),
-    ({"memory_size": 512, "memory_layer": 0}, "memory_layer must be a whole number of at least 1, got 0"),
-    ({"memory_layer": 9}, "memory_layer=9 remembers nothing: set memory_size, too"),
+    ({"memory_size": 512, "memory_layer": 0}, "memory_layer=0: it must be a whole number of at least 1"),
+    ({"memory_layer": 9}, "memory_layer=9: it remembers nothing unless memory_size is set"),
 ]
 
 
@@ -219,13 +225,13 @@ def test_an_unknown_preset_is_refused_with_those_that_are_known(name: Any) -> No
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"hidden_size": 100}, "hidden_size=100 cannot be shared by num_attention_heads=8"),
-        ({"hidden_size": 8, "num_attention_heads": 16}, "hidden_size=8 cannot be shared by num_attention_heads=16"),
-        ({"num_attention_heads": 0}, "num_attention_heads must be a whole number of at least 1, got 0"),
-        ({"hidden_size": "wide"}, "hidden_size must be a whole number of at least 1, got 'wide'"),
-        ({"window": None}, "window must be a whole number of at least 1, got None"),
-        ({"num_hidden_layers": 2.5}, "num_hidden_layers must be a whole number of at least 1, got 2.5"),
-        ({"memory_size": 16, "window": 16}, "memory_top_k=32 is more than memory_size=16"),
+        ({"hidden_size": 100}, "hidden_size=100: it cannot be shared by num_attention_heads=8"),
+        ({"hidden_size": 8, "num_attention_heads": 16}, "hidden_size=8: it cannot be shared by num_attention_heads=16"),
+        ({"num_attention_heads": 0}, "num_attention_heads=0: it must be a whole number of at least 1"),
+        ({"hidden_size": "wide"}, "hidden_size='wide': it must be a whole number of at least 1"),
+        ({"window": None}, "window=None: it must be a whole number of at least 1"),
+        ({"num_hidden_layers": 2.5}, "num_hidden_layers=2.5: it must be a whole number of at least 1"),
+        ({"memory_size": 16, "window": 16}, "memory_top_k=32: it must be at most memory_size=16"),
     ],
 )
 def test_a_row_cannot_be_reduced_to_what_is_impossible(fields: dict[str, Any], message: str) -> None:
@@ -244,8 +250,8 @@ def model() -> Any:
 
 
 BAD_IDS: list[tuple[Any, type[Exception], str]] = [
-    (IDS[:, :0], ValueError, r"nothing to read: input_ids has the shape \(2, 0\)"),
-    (IDS[:0], ValueError, r"nothing to read: input_ids has the shape \(0, 5\)"),
+    (IDS[:, :0], ValueError, r"input_ids is empty: it has the shape \(2, 0\)"),
+    (IDS[:0], ValueError, r"input_ids is empty: it has the shape \(0, 5\)"),
     (IDS.float(), TypeError, "whole numbers .torch.long., got torch.float32"),
     (IDS.bool(), TypeError, "whole numbers .torch.long., got torch.bool"),
     (IDS[0], ValueError, r"shape \[batch, length\], got \(5,\)"),
@@ -273,8 +279,8 @@ EMBEDDED = torch.zeros(2, 5, SIZES["hidden_size"])
 BAD_ARGUMENTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"atention_mask": torch.ones(2, 5)}, TypeError, "takes no argument 'atention_mask'"),
     ({"position_ids": IDS}, TypeError, "takes no argument 'position_ids'"),
-    ({"output_attentions": True}, ValueError, "output_attentions is not there"),
-    ({"past_key_values": ()}, ValueError, "what is carried is `state`"),
+    ({"output_attentions": True}, ValueError, "output_attentions is not supported"),
+    ({"past_key_values": ()}, ValueError, "the output of every call holds a `state`"),
     ({"inputs_embeds": EMBEDDED}, ValueError, "either input_ids or inputs_embeds, and not both"),
     ({"attention_mask": torch.ones(2, 4)}, ValueError, r"attention_mask has the shape \(2, 4\), the input \(2, 5\)"),
     ({"attention_mask": torch.ones(1, 5)}, ValueError, "attention_mask has the shape"),

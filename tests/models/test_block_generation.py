@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from block_models import LITTLE_MEMORY, PRESETS, draw, tiny
-from helpers import tokens
+from tiny_models import tokens
 from torch import Tensor
 from transformers import GenerationConfig, TextStreamer
 
@@ -187,7 +187,7 @@ def test_a_state_with_a_mask_of_the_whole_text() -> None:
     ids=lambda option: next(iter(option)),
 )
 def test_ways_to_generate_that_are_not_there(option: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="generate with (prompt|guid|cache|prefill|output|past).* is not there: "):
+    with pytest.raises(ValueError, match="generate with (prompt|guid|cache|prefill|output|past).* is not supported: "):
         build("Rec:fixed:skip").generate(tokens(1, 4), max_new_tokens=3, **option)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from block_models import CASES, OPTIONS, draw, shapes, tiny, without_effect
-from helpers import tokens
+from tiny_models import tokens
 from torch import Tensor
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockState

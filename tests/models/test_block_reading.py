@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from block_models import CASES, PRESETS, build, tiny
-from helpers import tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import tokens
 from torch import Tensor, nn
 
 from onward import BlockRecurrentForCausalLM, BlockState

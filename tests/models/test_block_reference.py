@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from block_models import CASES, draw, tiny
-from helpers import tokens
+from tiny_models import tokens
 from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 

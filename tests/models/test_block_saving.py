@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from block_models import PRESETS, tiny
-from helpers import moved, tokens
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_models import moved, tokens
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit

@@ -12,9 +12,9 @@ import block_models
 import pytest
 import torch
 from block_models import PRESETS
-from helpers import recurrent, tokens
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_models import recurrent, tokens
 from torch import Tensor
 
 from onward import BlockState, WindowState
@@ -139,7 +139,7 @@ def test_reset_marks_that_do_not_fit_are_refused(marks: Any) -> None:
 
 @pytest.mark.parametrize("rows", [[True, False, True], torch.tensor([True, False, True])], ids=str)
 def test_rows_are_selected_by_their_numbers(rows: Any) -> None:
-    with pytest.raises(TypeError, match="rows are given by their numbers.*reset"):
+    with pytest.raises(TypeError, match="rows must be row numbers.*reset"):
         state_of(build("Rec:fixed:skip"), [19, 8, 3]).select(rows)
 
 

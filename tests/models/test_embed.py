@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import assert_same, padded, shared, tokens, unpadded
+from tiny_models import assert_same, padded, shared, tokens, unpadded
 
 WINDOW = 6
 pytestmark = pytest.mark.usefixtures("without_gradients")

@@ -9,24 +9,24 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from families import (
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tiny_models import (
     DECODERS,
     ENCODERS,
     FAMILIES,
-    POSITIONS,
+    FEW_POSITIONS,
     REMEMBERS,
     SHORTEST,
     VARIANTS,
     assert_same,
     backbone,
     padded,
-    recurrent,
+    recurrent_variant,
     shared,
     tokens,
     unpadded,
 )
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
@@ -92,7 +92,7 @@ class TestFamily:
     @torch.no_grad()
     def test_the_first_window_is_the_backbones_bit_for_bit(self, family):
         original = backbone(family)
-        model = recurrent(family)
+        model = recurrent_variant(family)
         ids = tokens(2, WINDOW)
         assert torch.equal(model(ids).logits, original(ids).logits)
         # The head has more rows of logits to make at once, which may round them differently.
@@ -101,7 +101,7 @@ class TestFamily:
     @torch.no_grad()
     def test_without_recurrence_it_is_the_backbone_bit_for_bit(self, family):
         original = backbone(family)
-        model = recurrent(family)
+        model = recurrent_variant(family)
         ids, mask = padded([tokens(14), tokens(9)], "right")
         with pytest.raises(TypeError):  # a failed call must leave nothing behind
             model(tokens(2, 14), no_such_argument=1)
@@ -172,7 +172,7 @@ class TestFamily:
         ids, more = tokens(2, 9), tokens(2, 8, seed=1)
         found = []
         for attention in ("eager", "sdpa"):
-            model = recurrent(family, variant, attention=attention, dtype=torch.float32)
+            model = recurrent_variant(family, variant, attention=attention, dtype=torch.float32)
             assert model.backbone.config._attn_implementation == attention
             first = model(ids)
             second = model(more, state=first.state, starts_document=[True, False])
@@ -193,7 +193,7 @@ class TestFamily:
         assert (cut[name] - whole[name]).abs().max() > 1e-6
 
     def test_checkpointing_gives_the_gradients_of_plain_backpropagation(self, family):
-        model = without_dropout(recurrent(family, "spans", overlap=1))
+        model = without_dropout(recurrent_variant(family, "spans", overlap=1))
         ids, mask = padded([tokens(14), tokens(8)], "right")
         labels = ids.masked_fill(mask == 0, -100)
         plain = model(ids, attention_mask=mask, labels=labels)
@@ -239,10 +239,10 @@ class TestFamily:
     @torch.no_grad()
     def test_a_window_may_use_all_positions_of_the_backbone(self, family):
         """Also beside rows that are at another place: padding must not run out of positions."""
-        model = shared(family, window=POSITIONS)
-        rows, more = [tokens(POSITIONS - 1), tokens(2)], [tokens(3, seed=1), tokens(14, seed=2)]
+        model = shared(family, window=FEW_POSITIONS)
+        rows, more = [tokens(FEW_POSITIONS - 1), tokens(2)], [tokens(3, seed=1), tokens(14, seed=2)]
         if family in ENCODERS:
-            rows = [tokens(POSITIONS), tokens(2)]
+            rows = [tokens(FEW_POSITIONS), tokens(2)]
         ids, mask = padded(rows, "right")
         state = model(ids, attention_mask=mask).state
         ids, mask = padded(more, "right")
@@ -254,13 +254,13 @@ class TestFamily:
 
 def test_one_position_too_many_is_refused():
     for family in ("gpt2", "roberta"):
-        with pytest.raises(ValueError, match=f"at most {POSITIONS}"):
-            recurrent(family, window=POSITIONS + 1)
+        with pytest.raises(ValueError, match=f"at most {FEW_POSITIONS}"):
+            recurrent_variant(family, window=FEW_POSITIONS + 1)
 
 
 def test_dropout_and_checkpointing_go_together():
     """The second run of a window must draw the same dropout as the first."""
-    model = recurrent("gpt2").train()
+    model = recurrent_variant("gpt2").train()
     ids = tokens(2, 14)
     losses = []
     for checkpointing in (False, True):
@@ -305,7 +305,7 @@ class TestTraining:
 
     @pytest.mark.parametrize("variant", VARIANTS)
     def test_under_autocast_a_state_keeps_the_models_dtype(self, family, variant):
-        model = recurrent(family, variant, overlap=1, dtype=torch.float32).train()
+        model = recurrent_variant(family, variant, overlap=1, dtype=torch.float32).train()
         ids = tokens(2, 14)
         with torch.autocast("cpu", torch.bfloat16):
             first = model(ids[:, :7], labels=ids[:, :7])
@@ -317,9 +317,9 @@ class TestTraining:
     @pytest.mark.parametrize("after", [1, 2])
     @pytest.mark.parametrize("checkpointing", [False, True])
     def test_truncation_is_detaching_by_hand(self, family, after, checkpointing):
-        truncated = without_dropout(recurrent(family, fields={"truncate_after": after}))
+        truncated = without_dropout(recurrent_variant(family, fields={"truncate_after": after}))
         truncated.bottleneck_checkpointing = checkpointing
-        model = without_dropout(recurrent(family))
+        model = without_dropout(recurrent_variant(family))
         ids = tokens(2, 5 * WINDOW)
         targets = nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
         loss = truncated(ids, shift_labels=targets).loss
@@ -353,7 +353,7 @@ class TestTraining:
         fields = {"pooling": pooling, "residual": residual, "pooled_layers": "last", "vectors": 3}
         read = []
         for positions in ("all", "before_next_window"):
-            model = recurrent(family, overlap=2, fields={**fields, "pooled_positions": positions})
+            model = recurrent_variant(family, overlap=2, fields={**fields, "pooled_positions": positions})
             ids, mask = padded([tokens(14), tokens(6)], "left")
             whole = model(ids, attention_mask=mask, use_cache=False).logits
             read.append(whole)
@@ -524,7 +524,7 @@ def test_calls_change_neither_the_state_nor_the_model():
 @torch.no_grad()
 def test_the_memory_stands_at_its_rotary_position(position):
     """Keys that the seam takes from a layer are its own norm, projection and rotation at that position."""
-    model = recurrent("llama")
+    model = recurrent_variant("llama")
     base = model.backbone.base_model
     layer, vectors = base.layers[1], torch.randn(2, 1, 32, dtype=torch.float64)
     insertion = Insertion(vectors={2: vectors}, positions=[position])
@@ -542,7 +542,7 @@ def test_the_memory_stands_at_its_rotary_position(position):
 @pytest.mark.parametrize("variant", ["pooled", "paper", "spans"])
 def test_the_memory_stands_right_before_the_window(variant):
     """The last inserted vector is at -1, and the others before it: as if they were the tokens before."""
-    carrier = recurrent("llama", variant).carrier
+    carrier = recurrent_variant("llama", variant).carrier
     assert carrier.positions() == [float(p) for p in range(-carrier.count, 0)]
 
 
@@ -550,7 +550,7 @@ def test_the_memory_stands_right_before_the_window(variant):
 @torch.no_grad()
 def test_half_precision_reads_token_by_token_as_well_as_whole(variant):
     """Sums over a window are kept exact, or they would stop growing at 256 tokens."""
-    model = recurrent("gpt2", variant, window=280, dtype=torch.float32, n_positions=280).to(torch.bfloat16)
+    model = recurrent_variant("gpt2", variant, window=280, dtype=torch.float32, n_positions=280).to(torch.bfloat16)
     ids = tokens(1, 280)
     whole = model(ids).state.memory
     state = model(ids[:, :250]).state
@@ -565,7 +565,7 @@ def test_half_precision_reads_token_by_token_as_well_as_whole(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_text_of_one_window_gives_every_trained_parameter_a_gradient(variant):
     """Processes that train together wait for all of them."""
-    model = without_dropout(recurrent("gpt2", variant))
+    model = without_dropout(recurrent_variant("gpt2", variant))
     ids = tokens(2, WINDOW)
     model(ids, labels=ids).loss.backward()
     assert all(p.grad is not None for p in model.carrier.parameters() if p.requires_grad)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import PAD, VARIANTS, backbone, padded, recurrent, shared, tokens
+from tiny_models import PAD, VARIANTS, backbone, padded, recurrent_variant, shared, tokens
 from transformers import TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
@@ -179,7 +179,7 @@ def test_a_text_streamer_prints_while_windows_go_by(capsys):
 
 
 def test_the_state_stays_small_over_two_hundred_tokens(monkeypatch):
-    model = recurrent("gpt2", "spans", overlap=1)
+    model = recurrent_variant("gpt2", "spans", overlap=1)
     sizes, steps = [], []
     forward = model.forward
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import ENCODERS, PAD, assert_same, padded, recurrent, shared, tokens, unpadded
+from tiny_models import ENCODERS, PAD, assert_same, padded, recurrent_variant, shared, tokens, unpadded
 from torch import nn
 
 WINDOW = 6
@@ -130,7 +130,7 @@ def by_head(model, vector):
 def test_an_encoder_pools_its_first_token_over_windows(family):
     """The first token begins every window; the maximum of its vectors goes to the head."""
     pooling = {"classifier_pooling": "cls"} if family == "modernbert" else {}
-    model = recurrent(family, "none", SEQUENCE, window=WINDOW, num_labels=3, **pooling)
+    model = recurrent_variant(family, "none", SEQUENCE, window=WINDOW, num_labels=3, **pooling)
     ids = tokens(2, 14)
     windows = [ids[:, :6], torch.cat([ids[:, :1], ids[:, 6:11]], 1), torch.cat([ids[:, :1], ids[:, 11:]], 1)]
     firsts = [model.backbone.base_model(window).last_hidden_state[:, 0] for window in windows]
@@ -170,7 +170,7 @@ def test_a_decoder_classifies_by_its_last_token(family, side):
 
 def test_classification_losses_are_the_heads_own():
     for labels, count in ((torch.tensor([2, 0]), 3), (torch.tensor([0.3, -1.0]), 1)):
-        model = recurrent("bert", head=SEQUENCE, window=WINDOW, num_labels=count)
+        model = recurrent_variant("bert", head=SEQUENCE, window=WINDOW, num_labels=count)
         output = model(tokens(2, 14), labels=labels if count > 1 else labels.double())
         if count > 1:
             expected = nn.functional.cross_entropy(output.logits, labels)
@@ -246,7 +246,7 @@ def test_every_head_without_recurrence_is_the_backbones(family, head):
 @pytest.mark.parametrize("overlap", [0, 1])
 @torch.no_grad()
 def test_classification_of_a_document_cut_at_a_window_edge(overlap):
-    model = recurrent("bert", "spans", SEQUENCE, overlap=overlap)
+    model = recurrent_variant("bert", "spans", SEQUENCE, overlap=overlap)
     ids = tokens(2, 17)
     edge = 5  # the first window; later ones hold the first token again
     state = model(ids[:, :edge]).state

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import tokens
 from family_table import check, recurrent_of
 from tiny_families import tiny_model
+from tiny_models import tokens
 from torch.testing import assert_close
 
 from onward import add_recurrence

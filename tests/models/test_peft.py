@@ -5,7 +5,7 @@ from __future__ import annotations
 import peft
 import pytest
 import torch
-from families import VARIANTS, assert_same, backbone, recurrent, tokens
+from tiny_models import VARIANTS, assert_same, backbone, recurrent_variant, tokens
 from transformers import AutoModelForCausalLM
 
 from onward import WindowRecurrenceConfig, add_recurrence
@@ -65,7 +65,7 @@ def test_adapters_of_the_backbone_learn_with_the_carrier(family):
 @pytest.mark.parametrize("family", TARGETS)
 @pytest.mark.parametrize("variant", ["pooled", "spans"])
 def test_a_recurrent_model_can_be_wrapped_by_peft(family, variant, tmp_path):
-    model = recurrent(family, variant, dtype=torch.float32)
+    model = recurrent_variant(family, variant, dtype=torch.float32)
     ids = tokens(2, 14)
     with torch.no_grad():
         untouched = model(ids).logits
@@ -77,7 +77,7 @@ def test_a_recurrent_model_can_be_wrapped_by_peft(family, variant, tmp_path):
     assert losses[-1] < losses[0] - 0.05
     assert_only_these_learn(wrapped, before)
     wrapped.save_pretrained(tmp_path)
-    loaded = peft.PeftModel.from_pretrained(recurrent(family, variant, dtype=torch.float32), tmp_path)
+    loaded = peft.PeftModel.from_pretrained(recurrent_variant(family, variant, dtype=torch.float32), tmp_path)
     with torch.no_grad():
         torch.testing.assert_close(loaded.eval()(input_ids=ids).logits, wrapped.eval()(input_ids=ids).logits)
 
@@ -99,7 +99,7 @@ def test_adapters_and_checkpointing_of_windows_go_together():
 
 
 def test_a_wrapped_model_generates():
-    model = recurrent("gpt2")
+    model = recurrent_variant("gpt2")
     expected = model.generate(tokens(1, 4), max_new_tokens=9, do_sample=False, eos_token_id=-1)
     wrapped = peft.get_peft_model(model, lora("gpt2", modules_to_save=["carrier"], task_type="CAUSAL_LM"))
     generated = wrapped.generate(input_ids=tokens(1, 4), max_new_tokens=9, do_sample=False, eos_token_id=-1)
@@ -107,7 +107,7 @@ def test_a_wrapped_model_generates():
 
 
 def test_adapters_of_the_backbone_are_merged_before_saving(tmp_path):
-    model = recurrent("gpt2")
+    model = recurrent_variant("gpt2")
     model.backbone.add_adapter(lora("gpt2", init_lora_weights=False))
     with pytest.raises(ValueError, match="merge_lora"):
         model.save_pretrained(tmp_path)

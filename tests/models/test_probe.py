@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from families import backbone, tokens
 from family_table import check, recurrent_of
 from tiny_families import tiny_model
+from tiny_models import backbone, tokens
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer
 
@@ -31,10 +31,10 @@ REFUSED = {
     "cpmant": "does not go through the seam",
     "rwkv": "does not go through the seam",
     "xlnet": "does not go through the seam",
-    "axk2": "when it is called through the seam",
-    "deepseek_v32": "when it is called through the seam",
-    "glm_moe_dsa": "when it is called through the seam",
-    "hy_v4": "when it is called through the seam",
+    "axk2": "another output through the seam",
+    "deepseek_v32": "another output through the seam",
+    "glm_moe_dsa": "another output through the seam",
+    "hy_v4": "another output through the seam",
 }
 
 
@@ -68,7 +68,7 @@ def test_a_decoder_that_cannot_be_told_positions_reads_a_ragged_batch() -> None:
 def test_layers_that_take_keys_from_another_layer_are_left_out() -> None:
     local = ["sliding_attention", "full_attention"]
     fields = {"num_hidden_layers": 4, "layer_types": local * 2, "num_kv_shared_layers": 2}
-    with pytest.raises(UnsupportedBackboneError, match="layer 3 makes its keys and values of .*insert_at"):
+    with pytest.raises(UnsupportedBackboneError, match="layer 3 makes its keys and values from .*insert_at"):
         add_recurrence(tiny_model("gemma4_text", "causal-lm", **fields), window=5)
     model = recurrent_of(tiny_model("gemma4_text", "causal-lm", **fields), "spans", insert_at=[1, 2])
     check(model, tiny_model("gemma4_text", "causal-lm", **fields), "causal-lm")
@@ -88,7 +88,7 @@ def _tampered(kind: type[nn.Module], change: Callable[[nn.Module, Any, Tensor], 
 
 def test_a_layer_that_sees_the_future_without_attention() -> None:
     model = _tampered(LlamaDecoderLayer, lambda layer, output, hidden: output + hidden.mean(1, keepdim=True))
-    with pytest.raises(UnsupportedBackboneError, match="looks back only, and yet a token changes outputs"):
+    with pytest.raises(UnsupportedBackboneError, match="attention is causal, and yet a token changes outputs"):
         add_recurrence(model, window=5)
 
 
@@ -99,7 +99,7 @@ def test_a_layer_that_looks_at_the_token_before_without_attention() -> None:
         return output + nn.functional.pad(hidden[:, :-1], (0, 0, 1, 0))
 
     model = _tampered(LlamaDecoderLayer, add_the_token_before)
-    with pytest.raises(UnsupportedBackboneError, match="left open and read on gives something else"):
+    with pytest.raises(UnsupportedBackboneError, match="left open and continued gives another output"):
         add_recurrence(model, window=5)
 
 
@@ -107,7 +107,7 @@ def test_keys_that_depend_on_neighbours() -> None:
     model = backbone("llama")
     projection = model.model.layers[1].self_attn.k_proj
     projection.register_forward_hook(lambda module, args, output: output + output.mean(1, keepdim=True))
-    with pytest.raises(UnsupportedBackboneError, match="layer 2 makes its keys of something else than its input"):
+    with pytest.raises(UnsupportedBackboneError, match="layer 2 makes its keys from something other than its input"):
         add_recurrence(model, window=5)
 
 

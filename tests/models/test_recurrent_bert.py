@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import moved
+from tiny_models import moved
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizer, pipeline
 
@@ -303,17 +303,20 @@ def test_every_head_under_autocast_and_in_half_precision(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"stride": 0}, "stride must be a whole number of at least 1, got 0"),
-        ({"stride": 64}, "stride=64 reaches beyond any text of max_position_embeddings=64"),
+        ({"stride": 0}, "stride=0: it must be a whole number of at least 1"),
+        ({"stride": 64}, "stride=64: it must be less than max_position_embeddings=64"),
         ({"stride": 1.5}, "stride"),
-        ({"recurrence_size": 0}, "recurrence_size must be a whole number of at least 1, got 0"),
-        ({"recurrence_size": 1, "direction": "bidirectional"}, "recurrence_size=1 has no two halves"),
-        ({"direction": "backwards"}, "direction='backwards' is not known: .*alternating, bidirectional, forward"),
-        ({"activation": "gelu"}, "activation='gelu' is not known: choose one of relu, silu"),
+        ({"recurrence_size": 0}, "recurrence_size=0: it must be a whole number of at least 1"),
+        (
+            {"recurrence_size": 1, "direction": "bidirectional"},
+            "recurrence_size=1: two directions need at least 2 channels",
+        ),
+        ({"direction": "backwards"}, "direction='backwards': .*alternating, bidirectional, forward"),
+        ({"activation": "gelu"}, "activation='gelu': choose one of relu, silu"),
         ({"strid": 2}, "no field 'strid' .*did you mean 'stride'"),
-        ({"num_attention_heads": 5}, "hidden_size=32 cannot be shared by num_attention_heads=5"),
+        ({"num_attention_heads": 5}, "hidden_size=32: it cannot be shared by num_attention_heads=5"),
         ({"is_decoder": True}, "is an encoder"),
-        ({"chunk_size_feed_forward": 4}, "chunk_size_feed_forward=4: a recurrence cannot be cut"),
+        ({"chunk_size_feed_forward": 4}, "chunk_size_feed_forward=4: a recurrence cannot be chunked"),
     ],
     ids=str,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import recurrent, tokens
+from tiny_models import recurrent, tokens
 from torch import Tensor
 
 from onward.models.window_recurrent.reference import BERT, GPT2, read_document

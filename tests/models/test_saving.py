@@ -7,10 +7,9 @@ import json
 
 import pytest
 import torch
-from families import FAMILIES, VARIANTS, backbone, language_head, recurrent, tokens
-from helpers import moved
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_models import FAMILIES, VARIANTS, backbone, language_head, moved, recurrent_variant, tokens
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -47,7 +46,7 @@ def assert_same_model(model, other, ids=None):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_comes_back_the_same(family, tmp_path):
-    model = recurrent(family, "spans", overlap=1, dtype=torch.float32)
+    model = recurrent_variant(family, "spans", overlap=1, dtype=torch.float32)
     model.save_pretrained(tmp_path)
     loaded = AUTO[language_head(family)].from_pretrained(tmp_path)
     assert type(loaded) is type(model) and not loaded.training
@@ -57,7 +56,7 @@ def test_every_family_comes_back_the_same(family, tmp_path):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_carrier_comes_back_the_same(variant, tmp_path):
-    model = recurrent("gpt2", variant, fields={"insert_at": [1, 3]}, dtype=torch.float32)
+    model = recurrent_variant("gpt2", variant, fields={"insert_at": [1, 3]}, dtype=torch.float32)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert loaded.config.insertion_layers == (1, 3)
@@ -79,7 +78,7 @@ def test_every_carrier_comes_back_the_same(variant, tmp_path):
 )
 def test_every_head_comes_back_the_same(family, head, tmp_path):
     labels = {"num_labels": 3} if head.endswith("classification") else {}
-    model = recurrent(family, head=head, **labels)
+    model = recurrent_variant(family, head=head, **labels)
     model.save_pretrained(tmp_path)
     loaded = AUTO[head].from_pretrained(tmp_path)
     assert type(loaded) is type(model) and loaded.config.num_labels == model.config.num_labels
@@ -91,7 +90,7 @@ def test_every_head_comes_back_the_same(family, head, tmp_path):
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_tied_weights_stay_tied(family, tmp_path):
-    model = recurrent(family)
+    model = recurrent_variant(family)
     model.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
@@ -101,7 +100,7 @@ def test_tied_weights_stay_tied(family, tmp_path):
 
 
 def test_new_tokens_can_be_added(tmp_path):
-    model = recurrent("gpt2")
+    model = recurrent_variant("gpt2")
     model.resize_token_embeddings(120)
     assert model.config.vocab_size == model.backbone.config.vocab_size == 120
     model.save_pretrained(tmp_path)
@@ -112,7 +111,7 @@ def test_new_tokens_can_be_added(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_dtype_is_kept_or_chosen(dtype, tmp_path):
-    model = recurrent("gpt2", dtype=dtype)
+    model = recurrent_variant("gpt2", dtype=dtype)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert {p.dtype for p in loaded.parameters()} == {dtype}
@@ -123,7 +122,7 @@ def test_the_dtype_is_kept_or_chosen(dtype, tmp_path):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_the_attention_can_be_chosen_when_loading(attention, tmp_path):
-    model = recurrent("llama", dtype=torch.float32)
+    model = recurrent_variant("llama", dtype=torch.float32)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention)
     assert loaded.backbone.base_model.config._attn_implementation == attention
@@ -133,7 +132,7 @@ def test_the_attention_can_be_chosen_when_loading(attention, tmp_path):
 
 
 def test_a_card_is_written_once(tmp_path):
-    model = recurrent("gpt2", window=7, overlap=2)
+    model = recurrent_variant("gpt2", window=7, overlap=2)
     model.save_pretrained(tmp_path)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: onward\n")
@@ -210,11 +209,11 @@ def test_what_was_added_is_loaded_in_another_precision_and_from_older_files(tmp_
 
 def test_a_backbone_without_a_name_must_be_saved_whole(tmp_path):
     with pytest.raises(ValueError, match="save the whole model"):
-        recurrent("gpt2").save_pretrained(tmp_path, added_only=True)
+        recurrent_variant("gpt2").save_pretrained(tmp_path, added_only=True)
 
 
 def test_a_configuration_alone_makes_a_model_of_its_kind(tmp_path):
-    model = recurrent("bert", "spans")
+    model = recurrent_variant("bert", "spans")
     model.config.save_pretrained(tmp_path)
     made = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(tmp_path))
     assert type(made) is type(model)
@@ -224,7 +223,7 @@ def test_a_configuration_alone_makes_a_model_of_its_kind(tmp_path):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_copies_and_state_dicts_are_the_same_model(variant):
-    model = recurrent("gpt2", variant)
+    model = recurrent_variant("gpt2", variant)
     twin = copy.deepcopy(model)
     assert_same_model(model, twin)
     fresh = add_recurrence(backbone("gpt2", seed=3), copy.deepcopy(model.config))
@@ -240,7 +239,7 @@ def test_copies_and_state_dicts_are_the_same_model(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_a_model_cast_to_bfloat16_reads_and_learns(family, variant):
-    model = recurrent(family, variant, overlap=1, dtype=torch.float32).to(torch.bfloat16)
+    model = recurrent_variant(family, variant, overlap=1, dtype=torch.float32).to(torch.bfloat16)
     ids = tokens(2, 13)
     output = model(ids, labels=ids)
     output.loss.backward()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import recurrent, tokens
 from safetensors.torch import save_file
+from tiny_models import recurrent, tokens
 
 from onward import WindowState
 from onward.models.state import OpenWindow
@@ -132,7 +132,7 @@ def test_swap_memories_changes_nothing_where_there_is_no_content() -> None:
 
 
 def test_swap_memories_is_refused_inside_a_window_and_for_rows_that_do_not_fit(pooled: Any) -> None:
-    with pytest.raises(ValueError, match="only be swapped at a window's edge"):
+    with pytest.raises(ValueError, match="only be swapped between windows"):
         state_of(pooled, length=12).swap_memories([1, 2, 0])
     with pytest.raises(ValueError, match="2 memories for a state of 3 rows"):
         state_of(pooled, length=10).swap_memories([1, 0])
@@ -196,7 +196,7 @@ def test_states_that_do_not_fit_are_refused(pooled: Any) -> None:
     other = recurrent("gpt2", window=WINDOW + 1, overlap=2)
     with pytest.raises(ValueError, match="comes from another model"):
         pooled(ids, state=state_of(other))
-    with pytest.raises(ValueError, match="the state has 3 rows, the input 2"):
+    with pytest.raises(ValueError, match="the state has 3 rows, and the input 2"):
         pooled(ids[:2], state=state_of(pooled))
     for wrong in ("a path", (torch.zeros(3, 32),), {"memory": None}):
         with pytest.raises(TypeError, match="state must be a WindowState"):

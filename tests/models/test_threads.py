@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import recurrent, tokens
+from tiny_models import recurrent_variant, tokens
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -31,8 +31,8 @@ def switching_often() -> Iterator[None]:
 
 
 def models() -> dict[str, Any]:
-    decoder = recurrent("llama", "spans", overlap=1)
-    learning = recurrent("gpt2", "paper")
+    decoder = recurrent_variant("llama", "spans", overlap=1)
+    learning = recurrent_variant("gpt2", "paper")
     learning.gradient_checkpointing_enable()
     learning.train()
     for module in learning.modules():
@@ -42,8 +42,8 @@ def models() -> dict[str, Any]:
         "decoder": decoder,
         "same backbone": add_recurrence(decoder.backbone, window=4, carrier="spans", vectors=3),
         "learning": learning,
-        "classifier": recurrent("bert", "pooled", "sequence-classification"),
-        "labeller": recurrent("mistral", "spans", "token-classification"),
+        "classifier": recurrent_variant("bert", "pooled", "sequence-classification"),
+        "labeller": recurrent_variant("mistral", "spans", "token-classification"),
     }
 
 
@@ -148,7 +148,7 @@ def test_an_error_in_one_thread_leaves_the_others_right() -> None:
 
 @torch.no_grad()
 def test_recurrence_is_switched_off_for_the_thread_that_asked() -> None:
-    model, ids = recurrent("gpt2"), tokens(1, 12)
+    model, ids = recurrent_variant("gpt2"), tokens(1, 12)
     with_memory = model(ids).logits
     inside, done, found = Event(), Event(), []
 
@@ -174,7 +174,7 @@ def test_recurrence_is_switched_off_for_the_thread_that_asked() -> None:
 
 @torch.no_grad()
 def test_one_model_is_switched_off_and_not_another() -> None:
-    model, other, ids = recurrent("gpt2"), recurrent("gpt2", "spans"), tokens(1, 12)
+    model, other, ids = recurrent_variant("gpt2"), recurrent_variant("gpt2", "spans"), tokens(1, 12)
     expected = other(ids).logits
     with model.recurrence_disabled():
         assert torch.equal(other(ids).logits, expected)

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from families import VARIANTS, padded, tokens, unpadded
 from tiny_families import text_families, tiny_model
+from tiny_models import VARIANTS, padded, tokens, unpadded
 from torch import Tensor
 from transformers import PreTrainedModel
 

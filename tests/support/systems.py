@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from block_models import SIZES
-from helpers import recurrent, tokens
+from tiny_models import recurrent, tokens
 from torch import Tensor
 
 from onward import (

@@ -1,4 +1,4 @@
-"""The carried state: a plain value, never changed in place."""
+"""The state that a model carries from call to call: a plain value, never changed in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .fingerprints import Origin
-from .state_files import StateFile, save_tensors
+from .state_files import StateFile, named_tensors, save_tensors
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -28,7 +28,7 @@ def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def where_rows(rows: Tensor, yes: Any, no: Any) -> Any:
-    """Row by row the one or the other of two equally shaped nests of tensors. rows: [B] bool."""
+    """Row by row from one or the other of two equally shaped nests of tensors. rows: [B] bool."""
     if isinstance(yes, Tensor):
         return torch.where(rows.view(-1, *[1] * (yes.dim() - 1)), yes, no)
     items = (where_rows(rows, a, b) for a, b in zip(yes, no, strict=True))
@@ -36,7 +36,9 @@ def where_rows(rows: Tensor, yes: Any, no: Any) -> Any:
 
 
 class CarriedState:
-    """What the states of all models can do. `_map` applies a function to every tensor."""
+    """What the states of all models share. `_map` applies a function to every tensor."""
+
+    model: str  # the `state_name` of the model that it belongs to
 
     @property
     def batch_size(self) -> int:
@@ -46,7 +48,7 @@ class CarriedState:
         raise NotImplementedError
 
     def detach(self) -> Self:
-        """The same values, cut off from the graph: back-propagation ends here."""
+        """The same values without their graph: back-propagation ends here."""
         return self._map(Tensor.detach)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
@@ -57,7 +59,7 @@ class CarriedState:
     def _check_rows(self, rows: Sequence[int] | Tensor) -> list[int]:
         order = rows.tolist() if isinstance(rows, Tensor) else list(rows)
         if any(isinstance(row, (bool, np.bool_)) for row in order):
-            raise TypeError(f"rows are given by their numbers, got {order}: reset(marks) is what takes True and False")
+            raise TypeError(f"rows must be row numbers, got {order}: True and False are for reset(marks)")
         if order and not 0 <= min(order) <= max(order) < self.batch_size:
             raise IndexError(f"rows {order} of a state of {self.batch_size} rows")
         return order
@@ -73,23 +75,39 @@ class CarriedState:
         return marks
 
 
+def check_state(state: Any, kind: type[CarriedState], model: str, rows: int) -> None:
+    """Refuses what is no state of this model and batch."""
+    if not isinstance(state, kind):
+        raise TypeError(
+            f"state must be a {kind.__name__} from the output of an earlier call, got {type(state).__name__}; "
+            f"{kind.__name__}.load(path) loads a saved one"
+        )
+    if state.model != model:
+        raise ValueError(
+            f"this state comes from another model ({state.model}), this one is {model}: a state can only be continued "
+            "by the model and configuration that made it"
+        )
+    if state.batch_size != rows:
+        raise ValueError(f"the state has {state.batch_size} rows, and the input {rows}: use state.select(rows)")
+
+
 @dataclass(frozen=True)
 class OpenWindow:
     """The window that more tokens may still join. Row r holds its last `fill[r]` columns of `ids`.
 
-    Rows are aligned at the right, like the cache, so that new tokens stand next to the old ones. `cached[r]`
-    is either 0 (the tokens will be read again) or `fill[r]`.
+    Rows are aligned at the right, like the cache, so that new tokens stand next to the old ones. `cached[r]` is
+    either 0 (the tokens will be processed again) or `fill[r]`.
     """
 
-    ids: Tensor  # [B, C]
+    ids: Tensor  # [B, C], or [B, C, 2] with each token's type behind its id
     fill: tuple[int, ...]
     cached: tuple[int, ...]
     cache: tuple[tuple[Tensor, Tensor], ...] | None = None  # per layer: keys and values [B, H, C, D]
-    summary: tuple[Tensor, ...] | None = None  # what the carrier has gathered from the cached tokens
+    summary: tuple[Tensor, ...] | None = None  # the carrier's summary of the cached tokens
     inserted: dict[int, tuple[Tensor, Tensor]] | None = None  # per layer: the memory's keys and values
 
     def trimmed(self) -> OpenWindow:
-        """Without the columns that no row holds any more: readers take the widest row to fill them all."""
+        """Without the columns that no row uses: there must be as many columns as the widest row has tokens."""
         ids = self.ids[:, self.ids.shape[1] - max(self.fill, default=0) :]
         slots = max(self.cached, default=0)
         if self.cache is None or not slots:
@@ -101,16 +119,16 @@ class OpenWindow:
 
 @dataclass(frozen=True)
 class WindowState(CarriedState):
-    """All that a window-recurrent model carries from one call to the next; every tensor has the batch first."""
+    """Everything that a window-recurrent model carries from call to call; every tensor has the batch first."""
 
-    model: str  # which model it belongs to
+    model: str
     memory: tuple[Tensor, ...]
     has_memory: tuple[bool, ...]  # False while a row is in the first window of its document
     open: OpenWindow
-    prefix: Tensor | None = None  # [B, P], aligned at the right: what every window of the row begins with
+    prefix: Tensor | None = None  # [B, P] like the open ids: the first tokens of all windows of a row
     prefix_fill: tuple[int, ...] = ()
-    pooled: Tensor | None = None  # [B, k]: the largest of the windows' first vectors, for classification
-    weights: Origin | None = field(default=None, repr=False)  # that made it, where they are known
+    pooled: Tensor | None = None  # [B, k]: the maximum over windows of their first vectors, for classification
+    weights: Origin | None = field(default=None, repr=False)  # the weights that made it, if known
 
     @property
     def batch_size(self) -> int:
@@ -143,7 +161,7 @@ class WindowState(CarriedState):
         )
 
     def reset(self, rows: Sequence[bool] | Tensor) -> WindowState:
-        """Lets the marked rows start a new document: nothing of the old one can be seen any more."""
+        """Starts a new document in the marked rows, which see nothing of the old one."""
         marks = self._check_marks(rows)
 
         def keep(values: tuple, empty: Any) -> tuple:
@@ -161,12 +179,12 @@ class WindowState(CarriedState):
         )
 
     def swap_memories(self, order: Sequence[int]) -> WindowState:
-        """Gives row r the memory of row order[r], leaving its tokens alone: the control for content.
+        """Gives row r the memory of row order[r], but keeps its tokens: the control for a memory's content.
 
-        Only between windows: inside one, the memory has already been mixed into the cache.
+        Only between windows: inside a window the memory is already mixed into the cache.
         """
         if any(self.open.cached):
-            raise ValueError("memories can only be swapped at a window's edge; this state is inside a window")
+            raise ValueError("memories can only be swapped between windows, and this state is inside one")
         self._check_rows(order)
         if len(order) != self.batch_size:
             raise ValueError(f"{len(order)} memories for a state of {self.batch_size} rows")
@@ -179,26 +197,30 @@ class WindowState(CarriedState):
 
     def save(self, path: str | Path) -> None:
         """Writes the state to a .safetensors file."""
-        tensors = {f"memory.{i}": t for i, t in enumerate(self.memory)} | {"open.ids": self.open.ids}
-        tensors |= {name: t for name in ("prefix", "pooled") if (t := getattr(self, name)) is not None}
-        if self.open.cache is not None:
-            for i, (key, value) in enumerate(self.open.cache):
-                tensors |= {f"open.cache.{i}.key": key, f"open.cache.{i}.value": value}
-        tensors |= {f"open.summary.{i}": t for i, t in enumerate(self.open.summary or ())}
-        for layer, (key, value) in (self.open.inserted or {}).items():
-            tensors |= {f"open.inserted.{layer}.key": key, f"open.inserted.{layer}.value": value}
+        opened = self.open
+        nest = {
+            "memory": self.memory,
+            "prefix": _packed(self.prefix),
+            "pooled": self.pooled,
+            "open": {
+                "ids": _packed(opened.ids),
+                "cache": tuple({"key": key, "value": value} for key, value in opened.cache or ()),
+                "summary": opened.summary,
+                "inserted": {layer: {"key": k, "value": v} for layer, (k, v) in (opened.inserted or {}).items()},
+            },
+        }
         facts = {
             "model": self.model,
             "has_memory": self.has_memory,
             "prefix_fill": self.prefix_fill,
-            "fill": self.open.fill,
-            "cached": self.open.cached,
+            "fill": opened.fill,
+            "cached": opened.cached,
         }
-        save_tensors(path, tensors, facts, self.weights)
+        save_tensors(path, dict(named_tensors(nest)), facts, self.weights)
 
     @classmethod
     def load(cls, path: str | Path) -> WindowState:
-        """Reads what `save` wrote."""
+        """Loads what `save` wrote."""
         file = StateFile(path, "window")
         has_memory = file.marks("has_memory")
         rows = len(has_memory)
@@ -223,12 +245,12 @@ class WindowState(CarriedState):
             model=file.text("model"),
             memory=file.numbered("memory.", rows),
             has_memory=has_memory,
-            prefix=prefix,
+            prefix=None if prefix is None else _unpacked(prefix),
             pooled=file.take("pooled", (rows, None)) if file.has("pooled") else None,
             prefix_fill=prefix_fill,
             weights=file.weights(),
             open=OpenWindow(
-                ids=file.take("open.ids", (rows, max(fill, default=0)), of_ids=True),
+                ids=_unpacked(file.take("open.ids", (rows, max(fill, default=0)), of_ids=True)),
                 fill=fill,
                 cached=cached,
                 cache=tuple(cache) or None,
@@ -240,10 +262,13 @@ class WindowState(CarriedState):
         return state
 
 
-__all__ = [
-    "CarriedState",
-    "OpenWindow",
-    "WindowState",
-    "map_tensors",
-    "where_rows",
-]
+# Files hold one number per token: the id, with the token's type above bit 40.
+
+
+def _packed(ids: Tensor | None) -> Tensor | None:
+    return ids if ids is None or ids.dim() == 2 else ids[..., 0] + (ids[..., 1] << 40)
+
+
+def _unpacked(ids: Tensor) -> Tensor:
+    types = ids >> 40
+    return torch.stack([ids & (1 << 40) - 1, types], -1) if bool(types.any()) else ids

@@ -1,4 +1,4 @@
-"""Whether a state is one that a model can read on from."""
+"""Whether a model can continue from a state."""
 
 from __future__ import annotations
 
@@ -9,22 +9,11 @@ from torch import Tensor
 
 from ..checking import refuse_ids_outside
 from ..state import WindowState
-
-# Token types travel with the ids, above any vocabulary.
-TYPE_SHIFT = 40
-ID_MASK = (1 << TYPE_SHIFT) - 1
+from ..state import check_state as check_carried_state
 
 
 def check_state(state: WindowState, ids: Tensor, reader: Any) -> None:
-    if not isinstance(state, WindowState):
-        raise TypeError(f"state must be a WindowState from an earlier call, got {type(state).__name__}")
-    if state.model != reader.name:
-        raise ValueError(
-            f"this state comes from another model ({state.model}), this one is {reader.name}: a state can only "
-            "be continued by the model and configuration that made it"
-        )
-    if state.batch_size != ids.shape[0]:
-        raise ValueError(f"the state has {state.batch_size} rows, the input {ids.shape[0]}")
+    check_carried_state(state, WindowState, reader.name, ids.shape[0])
     if state.weights is not reader.origin:
         reader.origin.check(state.weights)
         _check_form(state, ids, reader)
@@ -35,7 +24,7 @@ def check_state(state: WindowState, ids: Tensor, reader: Any) -> None:
 
 
 def _check_form(state: WindowState, ids: Tensor, reader: Any) -> None:
-    """What a file says of itself may agree with itself, and not with this model."""
+    """Refuses a state whose tensors fit each other, but not this model."""
     opened, carrier, config = state.open, reader.carrier, reader.base.config.get_text_config()
     parts = [("memory", reader.fresh(ids).memory, state.memory)]
     if opened.summary is not None:
@@ -54,12 +43,12 @@ def _check_form(state: WindowState, ids: Tensor, reader: Any) -> None:
         raise ValueError(f"the state's cache has {len(opened.cache)} layers, this model {len(reader.layers)}")
     for held in (opened.ids, state.prefix):
         if held is not None:
-            refuse_ids_outside(held & ID_MASK, config.vocab_size, "the state")
+            refuse_ids_outside(held if held.dim() == 2 else held[..., 0], config.vocab_size, "the state")
 
 
 @torch.no_grad()
 def _blank_summary(state: WindowState, reader: Any, width: int) -> tuple[Tensor, ...]:
-    """What the carrier makes of one token, to see in which form."""
+    """The carrier's summary of one token, for its shapes."""
     token = next(reader.base.parameters()).new_zeros(state.batch_size, 1, width)
     place = torch.zeros(state.batch_size, 1, dtype=torch.long, device=token.device)
     hidden = [token] * (len(reader.layers) + (reader.carrier.space == "layer"))

@@ -1,7 +1,10 @@
-"""Tiny random backbones of every family that recurrence works with: one line adds a family to all tests.
+"""Tiny random models for tests, the same on every run.
+
+`tiny_model` and `recurrent` make GPT-2 and BERT, which the reference covers; `backbone` and `recurrent_variant` make
+every family that recurrence works with, with every carrier: one line in FAMILIES adds a family to all tests.
 
 Weights are drawn wide and nothing stays zero or one, so that every part of a model matters to its output.
-Sliding windows are shorter than the windows of the tests, so that both kinds of layer are met.
+Sliding windows are shorter than the windows of the tests, so that both kinds of layer occur.
 """
 
 from __future__ import annotations
@@ -12,26 +15,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, BertConfig, GPT2Config, PreTrainedModel
 from transformers.models import auto
 
 from onward import WindowRecurrenceConfig, add_recurrence
 from onward.models.window_recurrent import CARRIERS
 
-VOCABULARY, WIDTH, HEADS, POSITIONS, PAD = 99, 32, 4, 16, 0
+VOCABULARY, WIDTH, LAYERS, HEADS, POSITIONS, PAD = 99, 32, 3, 4, 64, 0
+FEW_POSITIONS = 16  # of the families' backbones
 _ENDS = {"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": PAD}
 _SIZES = {
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
     "num_attention_heads": HEADS,
     "intermediate_size": 40,
-    "max_position_embeddings": POSITIONS,
+    "max_position_embeddings": FEW_POSITIONS,
 }
 _GROUPED = {**_SIZES, "num_key_value_heads": 2}
 _LOCAL_AND_GLOBAL = ["sliding_attention", "full_attention", "sliding_attention"]
 
 DECODERS: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_embd": WIDTH, "n_layer": 3, "n_head": HEADS, "n_positions": POSITIONS},
+    "gpt2": {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": FEW_POSITIONS},
     "opt": {**_SIZES, "ffn_dim": 40, "word_embed_proj_dim": WIDTH},
     "gpt_neox": {**_SIZES, "hidden_dropout": 0.0, "attention_dropout": 0.0},
     "llama": {**_GROUPED, "num_hidden_layers": 3},
@@ -53,14 +57,14 @@ DECODERS: dict[str, dict[str, Any]] = {
 ENCODERS: dict[str, dict[str, Any]] = {
     "bert": {**_SIZES, "num_hidden_layers": 3},
     # positions are counted from behind the padding's
-    "roberta": {**_SIZES, "max_position_embeddings": POSITIONS + 2, "pad_token_id": 1},
+    "roberta": {**_SIZES, "max_position_embeddings": FEW_POSITIONS + 2, "pad_token_id": 1},
     "electra": {**_SIZES, "embedding_size": 24},
     "distilbert": {
         "dim": WIDTH,
         "n_layers": 2,
         "n_heads": HEADS,
         "hidden_dim": 40,
-        "max_position_embeddings": POSITIONS,
+        "max_position_embeddings": FEW_POSITIONS,
     },
     "modernbert": {
         **_SIZES,
@@ -98,6 +102,65 @@ AUTO = {
 }
 
 
+def tiny_config(family: str, **overrides: Any) -> GPT2Config | BertConfig:
+    """Weights are drawn wide, so that every part of the model matters to its output."""
+    if family == "gpt2":
+        sizes = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": POSITIONS}
+        ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+        return GPT2Config(**{"vocab_size": VOCABULARY, "initializer_range": 0.2, **sizes, **ends, **overrides})
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 2 * WIDTH,
+        "max_position_embeddings": POSITIONS,
+    }
+    return BertConfig(**{"vocab_size": VOCABULARY, "initializer_range": 0.2, **sizes, **overrides})
+
+
+def tiny_model(
+    family: str,
+    head: str = "causal-lm",
+    *,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    **overrides: Any,
+) -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AUTO[head].from_config(tiny_config(family, **overrides)).to(dtype).eval()
+        shake(model)
+    return model
+
+
+def shake(module: nn.Module) -> None:
+    """Adds noise to parameters that start as constants (biases, norms, corrections): none may hide a bug."""
+    for parameter in module.parameters():
+        if parameter.numel() > 1 and parameter.detach().std() == 0:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+
+
+def recurrent(
+    family: str,
+    head: str = "causal-lm",
+    *,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    backbone: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Any:
+    """A tiny window-recurrent model whose carrier has random parameters, none of them zero."""
+    model = tiny_model(family, head, dtype=dtype, seed=seed, **(backbone or {}))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed + 1)
+        model = add_recurrence(model, WindowRecurrenceConfig(**fields))
+        shake(model.carrier)
+    return model
+
+
+# -- of any family
+
+
 def language_head(family: str) -> str:
     return "causal-lm" if family in DECODERS else "masked-lm"
 
@@ -132,7 +195,7 @@ def randomise(module: nn.Module) -> None:
             parameter.data += 0.3 * noise
 
 
-def recurrent(
+def recurrent_variant(
     family: str,
     variant: str = "pooled",
     head: str | None = None,
@@ -152,7 +215,10 @@ def recurrent(
     return model
 
 
-shared = cache(recurrent)  # for tests that only read with it
+shared = cache(recurrent_variant)  # for tests that do not change it
+
+
+# -- inputs and outputs
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:
@@ -183,3 +249,10 @@ def assert_same(actual: Tensor, expected: Tensor, model: nn.Module) -> None:
     if expected.numel():
         scale = expected.detach().abs().max().clamp(min=1.0).item()
         assert_close(actual, expected, rtol=0.0, atol=rounding * scale)
+
+
+def moved(model: PreTrainedModel) -> PreTrainedModel:
+    """A loaded model with its weights copied: their alignment in a file can change the last bit of a product."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+    return model
