@@ -15,7 +15,7 @@ from ..generation import GeneratesOnward
 from ..losses import CLASSES, exact, labels_to_predict, share
 from ..state import WindowState
 from .heads import answering, refuse_router_loss
-from .modeling_window_recurrent import RecurrentOutput, WindowRecurrentModel, collected_layers
+from .modeling_window_recurrent import RecurrentOutput, WindowRecurrentModel, collected_layers, unless_disabled
 from .reading import Output, Round, pack, real_columns
 
 
@@ -72,6 +72,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
     auto_class = AutoModelForCausalLM
     head = "causal-lm"
 
+    @unless_disabled
     def forward(  # type: ignore[override]
         self,
         input_ids: Tensor | None = None,
@@ -95,20 +96,6 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         then grows with the length.
         """
         shift_labels = kwargs.pop("shift_labels", None)  # not a parameter: Trainer would count it among its labels
-        if self._disabled:
-            wants_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
-            return self._plain(
-                state,
-                {"labels": labels, "shift_labels": shift_labels, "num_items_in_batch": num_items_in_batch},
-                num_items_in_batch,
-                return_dict,
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                use_cache=use_cache,
-                logits_to_keep=None if wants_all else logits_to_keep,
-                output_hidden_states=output_hidden_states,
-                **kwargs,
-            )
         input_ids = self._checked_ids(input_ids, kwargs)
         targets = labels_to_predict(labels, shift_labels, attention_mask, input_ids.shape, self.config.vocab_size)
         output = self._language_forward(
@@ -144,6 +131,7 @@ class WindowRecurrentForMaskedLM(_LanguageModel):
     head = "masked-lm"
     head_loss = CLASSES  # of the backbone alone; over windows the loss is computed window by window
 
+    @unless_disabled
     def forward(  # type: ignore[override]
         self,
         input_ids: Tensor | None = None,
@@ -159,18 +147,6 @@ class WindowRecurrentForMaskedLM(_LanguageModel):
         **kwargs: Any,
     ) -> RecurrentOutput | tuple:
         """Processes `input_ids` [B, N] of any length; see `WindowRecurrentModel.forward`."""
-        if self._disabled:
-            return self._plain(
-                state,
-                {"labels": labels},
-                num_items_in_batch,
-                return_dict,
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
-                output_hidden_states=output_hidden_states,
-                **kwargs,
-            )
         input_ids = self._checked_ids(input_ids, kwargs)
         output = self._language_forward(
             input_ids,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -56,13 +57,6 @@ class Embeddings(ModelOutput):
     state: WindowState | None = None
 
 
-def check_shape(name: str, value: Tensor, input_ids: Tensor) -> None:
-    if value.shape != input_ids.shape:
-        raise ValueError(
-            f"{name} have the shape {tuple(value.shape)}, input_ids {tuple(input_ids.shape)}: they must agree"
-        )
-
-
 def collected_layers(read: Output) -> Any:
     """The hidden states of all layers, if requested."""
     return tuple(read[name] for name in read if name.startswith("hidden.")) or None
@@ -70,6 +64,20 @@ def collected_layers(read: Output) -> Any:
 
 # The models whose recurrence this thread, or task, has switched off.
 _without_recurrence: ContextVar[frozenset[int]] = ContextVar("without_recurrence", default=frozenset())
+
+
+def unless_disabled(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A model's forward, or a call of its backbone alone while recurrence is disabled."""
+
+    @functools.wraps(forward)  # Trainer inspects the signature
+    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._disabled:
+            return forward(self, *args, **kwargs)
+        call = signature_of(forward).bind(self, *args, **kwargs).arguments
+        call.pop("self")
+        return self._backbone_alone(**call.pop("kwargs", {}), **call)
+
+    return either
 
 
 class WindowRecurrentModel(SavesWhatWasAdded):
@@ -112,12 +120,6 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         # The backbone computes what is not saved: rotary frequencies, position ids.
         self.backbone._initialize_missing_keys(is_quantized)
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.backbone.set_input_embeddings(value)
-
     def get_output_embeddings(self) -> nn.Module | None:
         return self.backbone.get_output_embeddings()
 
@@ -157,7 +159,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             window=config.window,
             overlap=config.overlap,
             causal=bool(config.causal),
-            pool_all=config.pooled_positions == "all",
+            pooled=config.window if config.pooled_positions == "all" else config.window - config.overlap,
             truncate_after=config.truncate_after,
             takes_positions="position_ids" in signature_of(type(base).forward).parameters,
             name=self.state_name,
@@ -213,7 +215,9 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             output_hidden_states = self.config.output_hidden_states or self.backbone.config.output_hidden_states
         tokens = input_ids
         if token_type_ids is not None:
-            check_shape("token_type_ids", token_type_ids, input_ids)
+            if token_type_ids.shape != input_ids.shape:
+                given, wanted = tuple(token_type_ids.shape), tuple(input_ids.shape)
+                raise ValueError(f"token_type_ids have the shape {given}, the input {wanted}: they must agree")
             types = getattr(self.config.backbone.get_text_config(), "type_vocab_size", None) or self.config.vocab_size
             refuse_ids_outside(token_type_ids, types, "token_type_ids", "the backbone {} types")
             tokens = torch.stack([input_ids, token_type_ids.long()], -1)
@@ -279,6 +283,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         )
         return output, state
 
+    @unless_disabled
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -302,20 +307,6 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         or one per row): the first tokens of a document that begin every one of its windows, such as a question and
         its separator. Labels are those of the head.
         """
-        targets = {"labels": labels, "start_positions": start_positions, "end_positions": end_positions}
-        if self._disabled:
-            return self._plain(
-                state,
-                targets,
-                num_items_in_batch,
-                return_dict,
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
-                use_cache=use_cache,
-                output_hidden_states=output_hidden_states,
-                **kwargs,
-            )
         input_ids = self._checked_ids(input_ids, kwargs)
         read, state = self._read(
             input_ids,
@@ -335,6 +326,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             output = self._apply_head(whole, input_ids, given)
             output.state = state
             output.hidden_states = whole.hidden_states
+        targets = {"labels": labels, "start_positions": start_positions, "end_positions": end_positions}
         return self.returned(self.with_loss(output, num_items_in_batch, **targets), return_dict)
 
     @property
@@ -356,22 +348,26 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         names = ("logits", "start_logits", "end_logits")
         return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
 
-    def _plain(
+    def _backbone_alone(
         self,
-        state: WindowState | None,
-        labels: dict[str, Any],
-        num_items_in_batch: Any,
-        return_dict: bool | None,
+        *,
+        state: WindowState | None = None,
+        starts_document: Any = None,
+        prefix_length: Any = None,
+        num_items_in_batch: Any = None,
+        return_dict: bool | None = None,
         **given: Any,
     ) -> Any:
-        """A call of the backbone alone, while recurrence is disabled."""
+        """A call of the backbone itself, while recurrence is disabled."""
         if state is not None:
             raise ValueError("a state means nothing while recurrence is disabled")
-        own_loss = self.head_loss is not None and num_items_in_batch is not None
-        given |= {"return_dict": True} if own_loss else {**labels, "return_dict": return_dict}
-        output = self.backbone(**{name: value for name, value in given.items() if value is not None})
-        if not own_loss:
-            return output
+        given = {name: value for name, value in given.items() if value is not None}
+        if num_items_in_batch is None or self.head_loss is None:
+            if num_items_in_batch is not None and given.keys() & {"labels", "shift_labels"}:
+                given["num_items_in_batch"] = num_items_in_batch
+            return self.backbone(**given, **({} if return_dict is None else {"return_dict": return_dict}))
+        labels = {name: given.pop(name, None) for name in self.head_loss.labels}
+        output = self.backbone(**given, return_dict=True)
         return self.returned(self.with_loss(output, num_items_in_batch, **labels), return_dict)
 
     def embed(

@@ -127,30 +127,21 @@ def _cache(held: Held | None) -> DynamicCache:
     return cache
 
 
+@dataclass(frozen=True)
 class Reader:
     """Runs a backbone over windows, with a carrier between them. Holds no state of its own."""
 
-    def __init__(
-        self,
-        base: PreTrainedModel,
-        layers: nn.ModuleList,
-        carrier: Carrier,
-        *,
-        window: int,
-        overlap: int,
-        causal: bool,
-        pool_all: bool,
-        truncate_after: int | None,
-        takes_positions: bool,
-        name: str,
-        origin: Origin,
-    ):
-        self.base, self.layers, self.carrier = base, layers, carrier
-        self.window, self.overlap, self.causal = window, overlap, causal
-        self.pooled = window if pool_all else window - overlap
-        self.truncate_after = truncate_after
-        self.takes_positions = takes_positions
-        self.name, self.origin = name, origin
+    base: PreTrainedModel
+    layers: nn.ModuleList
+    carrier: Carrier
+    window: int
+    overlap: int
+    pooled: int  # how many first positions of a window are carried
+    causal: bool
+    truncate_after: int | None
+    takes_positions: bool  # whether the backbone accepts position_ids
+    name: str  # of its states
+    origin: Origin  # of its states
 
     def fresh(self, ids: Tensor) -> WindowState:
         """The state at the start of a document."""
