@@ -25,16 +25,16 @@ EDGES = [5, 9]  # where its windows end
 HEADS = {"causal-lm": "as causal language models", "masked-lm": "as masked ones", "model": "bare"}
 HEADING = """# Families
 
-Every type of text model in transformers {version}, tiny and random, as a causal language model, as a masked one and
-bare; made by `python tests/support/family_table.py > docs/families.md`, and kept true by
-`tests/models/test_family_table.py`.
+Which text models recurrence works with: every type in transformers {version}, tiny and random, as a causal language
+model, as a masked one and bare. Made by `python tests/support/family_table.py > docs/families.md`, and tested by
+`tests/models/window_recurrent/test_family_table.py`.
 
-**works**: the probe accepts it, the first window is the backbone's, a text cut anywhere and continued is read as if it
-had been whole, rows of a batch are read as if alone, the memory reaches the next window, no token sees later ones
-(decoders), `generate` writes what reading again would choose, and gradients reach the carrier. **no**: `add_recurrence`
-refuses it by name, with the reason given here. Nothing is decided by a family's name: the probe asks the live model. So
-layers matter more than names (a hybrid whose layers all attend works), and types that read images or sound as well,
-which are not listed, are probed like all others.
+**works**: the probe accepts it, the first window is the backbone's, a text cut anywhere and continued gives the result
+of the whole text, rows of a batch give what they give alone, the memory reaches the next window, no token sees later
+ones (decoders), `generate` writes what processing the text again would choose, and gradients reach the carrier. **no**:
+`add_recurrence` refuses it by name, with the reason given here. Nothing depends on a family's name: the probe tests the
+live model. So layers matter more than names (a hybrid whose layers all have attention works), and types for images or
+sound as well as text, which are not listed, are probed like all others.
 
 {counts}
 

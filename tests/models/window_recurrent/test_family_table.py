@@ -8,7 +8,7 @@ import pytest
 from family_table import row, verdict
 from tiny_families import text_families
 
-TABLE = Path(__file__).parents[2] / "docs" / "families.md"
+TABLE = Path(__file__).parents[3] / "docs" / "families.md"
 ROWS = {
     line.split(" | ")[0].removeprefix("| "): line
     for line in TABLE.read_text(encoding="utf-8").splitlines()
