@@ -36,7 +36,7 @@ def require_number(
     whole: bool = False,
     or_none: bool = False,
 ) -> None:
-    """Refuses a field that is not such a number."""
+    """Refuses a field of a recipe that is no such number."""
     value = getattr(owner, name)
     if or_none and value is None:
         return

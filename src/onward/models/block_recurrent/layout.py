@@ -6,6 +6,7 @@ and otherwise by gathers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,68 +121,52 @@ def _shifted(x: Tensor, offsets: Sequence[int], size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens [starts[r], stops[r]) of each row."""
+    """Some of a call's tokens, which every row has in order: where they are, and how many of them in each row."""
 
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(stop - start for start, stop in zip(self.starts, self.stops, strict=True))
+    columns: slice | Tensor  # [B, n], the number of all columns where a row has no more tokens
+    lengths: tuple[int, ...]
 
     def of(self, x: Tensor) -> Tensor:
         """[B, N, d] -> [B, n, d], rows aligned at the left."""
-        size = max(self.lengths)
-        return _shifted(x[:, None], tuple(-start for start in self.starts), size)[:, 0]
+        if isinstance(self.columns, slice):
+            return x[:, self.columns]
+        return x.gather(1, self.columns.clamp(max=x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[2]))
 
 
-def pieces(layout: Layout, blocks: int) -> list[Piece]:
-    """The call in order, cut wherever a row has finished `blocks` blocks; 0 for a single piece."""
-    starts = (0,) * len(layout.tokens)
-    if not blocks:
-        return [Piece(starts, layout.lengths)]
+def pieces(layout: Layout, blocks: int, real: Tensor) -> list[Piece]:
+    """The call in order, cut wherever a row has finished `blocks` blocks; 0 for a single piece.
+
+    real: [B, N], False at padding.
+    """
+    count = real.shape[1]
+    in_step = min(layout.lengths) == count and (not blocks or len(set(layout.fills)) == 1)
+    if not in_step:  # the columns of each row's tokens, in order; padding follows
+        order = (~real).int().argsort(dim=1, stable=True)
     cut: list[Piece] = []
+    starts = (0,) * len(layout.tokens)
     while starts != layout.lengths:
-        reach = (len(cut) + 1) * blocks * layout.window
+        reach = (len(cut) + 1) * blocks * layout.window if blocks else math.inf
         stops = tuple(
-            max(start, min(length, reach - fill))
+            int(max(start, min(length, reach - fill)))
             for start, length, fill in zip(starts, layout.lengths, layout.fills, strict=True)
         )
-        cut.append(Piece(starts, stops))
+        lengths = tuple(stop - start for start, stop in zip(starts, stops, strict=True))
+        if in_step:
+            cut.append(Piece(slice(starts[0], stops[0]), lengths))
+        else:
+            places = torch.tensor(starts)[:, None] + torch.arange(max(lengths))
+            missing = places >= torch.tensor(stops)[:, None]
+            places, missing = places.clamp(max=count - 1).to(real.device), missing.to(real.device)
+            cut.append(Piece(order.gather(1, places).masked_fill(missing, count), lengths))
         starts = stops
     return cut
 
 
-def put_together(parts: list[Tensor], cut: list[Piece], count: int) -> Tensor:
-    """Outputs of the pieces, [B, n, d] each, for all N tokens in order."""
-    if len(parts) == 1 and parts[0].shape[1] == count:
-        return parts[0]
-    joined = torch.cat(parts, 1)
-    if all(len(set(piece.starts)) == 1 for piece in cut):  # rows in step
-        return joined
-    index = torch.zeros(joined.shape[0], count, dtype=torch.long)
-    offset = 0
-    for part, piece in zip(parts, cut, strict=True):
-        for row, (start, stop) in enumerate(zip(piece.starts, piece.stops, strict=True)):
-            index[row, start:stop] = torch.arange(offset, offset + stop - start)
-        offset += part.shape[1]
-    index = index.to(joined.device)[..., None].expand(-1, -1, joined.shape[2])
-    return joined.gather(1, index)
-
-
-# -- padding
-
-
-def packing(real: Tensor, width: int) -> Tensor:
-    """[B, width]: the columns of each row's tokens, in order; padding follows."""
-    return (~real).int().argsort(dim=1, stable=True)[:, :width]
-
-
-def gathered(x: Tensor, columns: Tensor) -> Tensor:
-    return x.gather(1, columns[..., None].expand(-1, -1, x.shape[2]))
-
-
-def scattered(x: Tensor, columns: Tensor, count: int) -> Tensor:
-    """The inverse of `gathered`; outputs at padding are meaningless."""
-    whole = x.new_zeros(x.shape[0], count, x.shape[2])
-    return whole.scatter(1, columns[..., None].expand(-1, -1, x.shape[2]), x)
+def joined(parts: list[Tensor], cut: list[Piece], count: int) -> Tensor:
+    """Outputs of the pieces, [B, n, d] each, at the places of their tokens [B, N, d]; zero at padding."""
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    columns = [piece.columns for piece in cut if isinstance(piece.columns, Tensor)]
+    if not columns:
+        return whole
+    index = torch.cat(columns, 1)[..., None].expand(-1, -1, whole.shape[2])
+    return whole.new_zeros(len(whole), count + 1, whole.shape[2]).scatter(1, index, whole)[:, :count]

@@ -25,7 +25,7 @@ from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .gates import FixedGate, GateKernel, cut_normal
 from .layer import BlockRecurrentLayer
-from .layout import Layout, gathered, packing, pieces, put_together, scattered
+from .layout import Layout, joined, pieces
 from .state import BlockState, LayerState, Pairs, check_form
 
 
@@ -130,24 +130,21 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         self.refuse_arguments(kwargs)
         keep_layers = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         embedded = self._embedded(input_ids, inputs_embeds)
-        layout, columns, state = self._begin(embedded, attention_mask, state, starts_document)
+        layout, real, state = self._begin(embedded, attention_mask, state, starts_document)
         if not any(layout.lengths):  # nothing but padding
             nothing = BlockRecurrentOutput(last_hidden_state=torch.zeros_like(embedded), state=state)
             return self.returned(nothing, return_dict)
-        packed = embedded if columns is None else gathered(embedded, columns)
-        cut = pieces(layout, self._blocks_per_piece)
+        cut = pieces(layout, self._blocks_per_piece, real)
         parts = []  # for each piece its hidden states: the last ones, and those of all layers
         for piece in cut:
             part = Layout(layout.window, state.tokens, piece.lengths)
-            given = (piece.of(packed), part, state, bool(keep_layers))
+            given = (piece.of(embedded), part, state, bool(keep_layers))
             if self.bottleneck_checkpointing and self.training and len(cut) > 1:
                 hidden, state = checkpoint(self._run_layers, *given, use_reentrant=False)
             else:
                 hidden, state = self._run_layers(*given)
             parts.append(hidden)
-        whole = [put_together(list(each), cut, packed.shape[1]) for each in zip(*parts, strict=True)]
-        if columns is not None:
-            whole = [scattered(x, columns, embedded.shape[1]) for x in whole]
+        whole = [joined(list(each), cut, embedded.shape[1]) for each in zip(*parts, strict=True)]
         layers = tuple(whole[1:]) if keep_layers else None
         output = BlockRecurrentOutput(last_hidden_state=whole[0], state=state, hidden_states=layers)
         return self.returned(output, return_dict)
@@ -178,7 +175,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         attention_mask: Tensor | None,
         state: BlockState | None,
         starts_document: Tensor | Sequence[bool] | None,
-    ) -> tuple[Layout, Tensor | None, BlockState]:
+    ) -> tuple[Layout, Tensor, BlockState]:
         batch, count, _ = embedded.shape
         origin = origin_of(self, self)
         if state is None:
@@ -193,13 +190,12 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             state = state.reset(starts_document)
         if autocast_dtype(embedded.device.type) is None and state.dtypes != {embedded.dtype}:
             state = state.to(embedded.dtype)  # from another dtype, or from autocast
-        columns, lengths = None, (count,) * batch
-        if attention_mask is not None:
+        if attention_mask is None:
+            real, lengths = torch.ones(batch, count, dtype=torch.bool, device=embedded.device), (count,) * batch
+        else:
             real = checked_mask(attention_mask, (batch, count))
             lengths = tuple(real.sum(1).tolist())
-            if min(lengths) < count:
-                columns = packing(real, max(lengths))
-        return Layout(self.config.window, state.tokens, lengths), columns, state
+        return Layout(self.config.window, state.tokens, lengths), real, state
 
     def _fresh(self, like: Tensor, origin: Origin) -> BlockState:
         """The state at the start of a document; the layers add their learned initial vectors."""
