@@ -119,8 +119,8 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         for name, allowed in CHOICES.items():
             require_choice(self, name, allowed)
         require_choice(self, "stands_for", [name for name in CARRIERS if name not in ("constant", "none")])
-        require_number(self, "window", at_least=1, whole=True)
-        require_number(self, "overlap", at_least=0, whole=True)
+        require_number(self, "window", whole=True)
+        require_number(self, "overlap", whole=True)
         windows.check(self.window, self.overlap)
         require_number(self, "rank", at_least=1, whole=True)
         for name in ("vectors", "truncate_after"):
@@ -213,9 +213,14 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     def insertion_layers(self) -> tuple[int, ...]:
         """The layers that get extra keys and values, counted from 1, in order."""
         self._check_insertion()
+        return self._listed_layers or tuple(range(1, self.num_hidden_layers + 1))
+
+    @property
+    def _listed_layers(self) -> tuple[int, ...] | None:
+        """The layers that `insert_at` lists, in order; None for all."""
         wanted = self._insert_at
         if wanted == "all":
-            return tuple(range(1, self.num_hidden_layers + 1))
+            return None
         return tuple(sorted(set(wanted))) if isinstance(wanted, (list, tuple)) else (wanted,)
 
     @property
