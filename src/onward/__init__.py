@@ -18,7 +18,6 @@ from .models.recurrent_bert import (
     RecurrentBertModel,
 )
 from .models.recurrent_bert.modeling_recurrent_bert import MODELS as _BERTS
-from .models.state import WindowState
 from .models.window_recurrent import (
     MODELS,
     UnsupportedBackboneError,
@@ -31,6 +30,7 @@ from .models.window_recurrent import (
     WindowRecurrentModel,
     add_recurrence,
 )
+from .models.window_recurrent.state import WindowState
 from .utils.version import __version__ as __version__
 
 for _config in (WindowRecurrenceConfig, BlockRecurrentConfig, RecurrentBertConfig):

@@ -1,4 +1,4 @@
-"""What recurrence makes of every text family that transformers knows: the table in docs/families.md.
+"""Whether recurrence works with every text family in transformers: the table in docs/families.md.
 
 `python tests/support/family_table.py > docs/families.md` writes it.
 """
@@ -44,7 +44,7 @@ sound as well as text, which are not listed, are probed like all others.
 
 
 def verdict(family: str, head: str) -> tuple[str, str]:
-    """What is so ("works", "no" or "not made"), and why. What is neither right nor refused raises an AssertionError."""
+    """Says "works", "no" or "not made", and why. What is neither right nor refused raises an AssertionError."""
     try:
         backbone = tiny_model(family, head)
     except (ValueError, ImportError) as error:
@@ -85,7 +85,7 @@ def check(model: Any, original: PreTrainedModel, head: str) -> None:
 
 @torch.no_grad()
 def check_cuts(model: Any, ids: Tensor) -> Tensor:
-    """Outputs of the text read whole, which cutting it must not change."""
+    """Outputs of the whole text, which cutting it must not change."""
     whole = _read(model, ids, [], use_cache=False)
     for cached in (True, False) if model.config.causal else (False,):
         cuts = [3, 5, 9, 11, 12] if model.config.causal else EDGES
@@ -98,7 +98,7 @@ def _outputs(output: Any) -> Tensor:
 
 
 def _read(model: Any, ids: Tensor, cuts: list[int], **options: Any) -> Tensor:
-    """Outputs of `ids`, read in pieces that end at `cuts`."""
+    """Outputs of `ids`, processed in pieces that end at `cuts`."""
     if not model.config.causal and model.head == "masked-lm":
         options.pop("use_cache", None)
     state, parts = None, []
@@ -121,7 +121,7 @@ def _check_memory(model: Any, ids: Tensor, whole: Tensor) -> None:
 
 
 def _check_batch(model: Any) -> None:
-    """Rows of different lengths, at different places in their windows; also what they go on with."""
+    """Rows of different lengths, at different places in their windows, and their continuations."""
     state, singles = None, [None, None]
     for number, lengths in enumerate(((8, 3), (1, 1), (2, 9))):
         rows = [tokens(length, seed=10 * number + r) for r, length in enumerate(lengths)]
@@ -135,7 +135,7 @@ def _check_batch(model: Any) -> None:
 
 
 def _check_generation(model: Any, ids: Tensor) -> None:
-    """Without the ids of padding and end: some families count positions by the padding's id."""
+    """Without the ids of padding and end: some families count positions from the padding id."""
     barred = {"suppress_tokens": [0, 1, 2], "forced_eos_token_id": None, "forced_bos_token_id": None}
     made = model.generate(ids[:1], max_new_tokens=8, do_sample=False, **barred)
     assert made.shape[1] == LENGTH + 8, "generation ends early"

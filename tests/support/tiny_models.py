@@ -222,7 +222,7 @@ shared = cache(recurrent_variant)  # for tests that do not change it
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:
-    """Token ids that are no special ones."""
+    """Token ids without special tokens."""
     return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -243,7 +243,7 @@ def unpadded(values: Tensor, mask: Tensor) -> list[Tensor]:
 
 
 def assert_same(actual: Tensor, expected: Tensor, model: nn.Module) -> None:
-    """Equal but for rounding: of float64, or of float32 where the family's norms compute in that."""
+    """Equal up to rounding: of float64, or of float32 if the family's norms compute in it."""
     rounding = 2e-5 if any(type(m).__name__.endswith("RMSNorm") for m in model.modules()) else 1e-9
     assert actual.shape == expected.shape
     if expected.numel():

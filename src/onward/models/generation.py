@@ -12,7 +12,7 @@ from .state import CarriedState
 
 _NO_WAY_BACK = "a state cannot forget tokens that it has processed"
 _OWN_CACHE = "the state is the cache, and of constant size"
-REFUSED = {
+NOT_SUPPORTED = {
     "assistant_model": _NO_WAY_BACK,
     "is_assistant": f"this model cannot be another one's assistant, as {_NO_WAY_BACK}",
     "prompt_lookup_num_tokens": _NO_WAY_BACK,
@@ -39,7 +39,7 @@ class GeneratesOnward(GenerationMixin):
         With `return_dict_in_generate=True` the state after the text is the output's `past_key_values`.
         """
         config = kwargs.get("generation_config")
-        for name, reason in REFUSED.items():
+        for name, reason in NOT_SUPPORTED.items():
             value = kwargs.get(name, getattr(config, name, None))
             if value and not (name == "guidance_scale" and value == 1):
                 raise ValueError(f"generate with {name} is not supported: {reason}")

@@ -20,7 +20,7 @@ BLOCK = 128
 @triton.jit
 def _there(
     x, gate, bias, out, slopes, n, width, channels, stride, silu: tl.constexpr, exact: tl.constexpr, block: tl.constexpr
-):  # noqa: E501
+):
     columns = tl.program_id(0) * block + tl.arange(0, block)
     real = columns < width
     shift = tl.load(bias + columns % channels, mask=real, other=0.0).to(exact)
@@ -44,7 +44,7 @@ def _there(
 @triton.jit
 def _back(
     grad, gate, out, slopes, grad_x, grad_gate, grad_state, n, width, stride, exact: tl.constexpr, block: tl.constexpr
-):  # noqa: E501
+):
     columns = tl.program_id(0) * block + tl.arange(0, block)
     first = tl.program_id(1)
     real = columns < width

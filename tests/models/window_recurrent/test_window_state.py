@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tiny_models import recurrent, tokens
 
 from onward import WindowState
-from onward.models.state import OpenWindow
+from onward.models.window_recurrent.state import OpenWindow
 
 CARRIERS: dict[str, dict[str, Any]] = {
     "residual": {},

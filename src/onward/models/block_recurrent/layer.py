@@ -50,7 +50,7 @@ class BlockRecurrentLayer(nn.Module):
             )
         if feedback is None:  # inside of forward, where FSDP has gathered the parameters
             state = self.opened(state, layout)
-        drop = self.dropout
+        drop = self.dropout if self.dropout.training else _unchanged  # saves calls when tokens are generated
         query, key, value, *to_states = self.attention.project(drop(self.attention_norm(x)))
         new = Pairs(key, value)
         recent = Pairs(*(past.to(key.dtype) for past in state.recent))  # autocast computes in another dtype
@@ -110,6 +110,10 @@ class BlockRecurrentLayer(nn.Module):
                 each.append(opened)
         between = not any(n % layout.window for n in layout.after)
         return CellState(vectors, None if between else opened), each
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x
 
 
 def _both(before: Pairs, block: Pairs) -> Pairs:

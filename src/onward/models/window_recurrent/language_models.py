@@ -13,10 +13,10 @@ from ...ops.language_loss import IGNORED
 from ..checking import check_labels, kept_columns
 from ..generation import GeneratesOnward
 from ..losses import CLASSES, exact, labels_to_predict, share
-from ..state import WindowState
 from .heads import answering, refuse_router_loss
 from .modeling_window_recurrent import RecurrentOutput, WindowRecurrentModel, collected_layers, unless_disabled
 from .reading import Output, Round, pack, real_columns
+from .state import WindowState
 
 
 class _LanguageModel(WindowRecurrentModel):

@@ -25,13 +25,13 @@ from ...utils.fields import FieldError
 from ..checking import checked_ids, refuse_ids_outside
 from ..fingerprints import origin_of
 from ..losses import ANSWERS, CLASSES, DOCUMENTS
-from ..state import WindowState
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .heads import answering, remember_kind
 from .insertion import SUPPORTED, backbone_layers, lock_of, signature_of
 from .reading import Output, Reader, Round
 from .saving import SavesWhatWasAdded
+from .state import WindowState
 
 
 @dataclass

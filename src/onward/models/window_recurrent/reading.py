@@ -25,10 +25,10 @@ from ...ops import windows
 from ...utils.memory import give_memory_back
 from ..checking import checked_mask
 from ..fingerprints import Origin
-from ..state import OpenWindow, WindowState, where_rows
+from ..state import where_rows
 from .carriers import Carrier, Tensors
-from .fitting import check_state
 from .insertion import Insertion, first_position, inserting
+from .state import OpenWindow, WindowState, check_fits
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Reader:
         if state is None:
             state = self.fresh(tokens)
         else:
-            check_state(state, tokens, self)
+            check_fits(state, tokens, self)
             state = replace(state, weights=self.origin)
         if any(x is not None and x.dim() == 3 for x in (tokens, state.open.ids, state.prefix)):
             opened = replace(state.open, ids=with_types(state.open.ids))
