@@ -1,6 +1,8 @@
-"""onward: recurrence for Transformers. Importing it makes its models known to transformers' Auto classes."""
+"""onward: recurrence for Transformers. Importing it registers its models with transformers' Auto classes."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, BertTokenizer
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -16,7 +18,6 @@ from .models.recurrent_bert import (
     RecurrentBertModel,
 )
 from .models.recurrent_bert.modeling_recurrent_bert import MODELS as _BERTS
-from .models.state import WindowState
 from .models.window_recurrent import (
     MODELS,
     UnsupportedBackboneError,
@@ -29,21 +30,19 @@ from .models.window_recurrent import (
     WindowRecurrentModel,
     add_recurrence,
 )
+from .models.window_recurrent.state import WindowState
 from .utils.version import __version__ as __version__
 
 for _config in (WindowRecurrenceConfig, BlockRecurrentConfig, RecurrentBertConfig):
     AutoConfig.register(_config.model_type, _config)
     CONFIG_MAPPING.register(_config.model_type.removeprefix(OURS), _config)  # files of version 0.1
-for _model in MODELS.values():
-    _model.auto_class.register(WindowRecurrenceConfig, _model)
-for _bert in _BERTS:
-    _bert.auto_class.register(RecurrentBertConfig, _bert)
-AutoModel.register(BlockRecurrentConfig, BlockRecurrentModel)
-AutoModelForCausalLM.register(BlockRecurrentConfig, BlockRecurrentForCausalLM)
+_models: tuple[Any, ...] = (*MODELS.values(), *_BERTS, BlockRecurrentModel, BlockRecurrentForCausalLM)
+for _model in _models:
+    _model.auto_class.register(_model.config_class, _model)
 AutoTokenizer.register(RecurrentBertConfig, BertTokenizer)
-# Trainer with label smoothing looks for the name of the class here, to know that labels are those of the next token.
-MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[WindowRecurrenceConfig.model_type] = WindowRecurrentForCausalLM.__name__
-MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[BlockRecurrentConfig.model_type] = BlockRecurrentForCausalLM.__name__
+for _causal in (WindowRecurrentForCausalLM, BlockRecurrentForCausalLM):
+    # Trainer's label smoothing looks up class names here to shift labels.
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[_causal.config_class.model_type] = _causal.__name__
 
 __all__ = [
     "BlockRecurrentConfig",

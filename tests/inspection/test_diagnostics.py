@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from block_models import build
-from helpers import tokens
+from tiny_models import tokens
 
 from onward.data.tokens import TokenizedDocument
 from onward.evaluation import measure

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from block_models import CASES, build, tiny
-from helpers import tokens
+from tiny_models import tokens
 
 from onward import BlockRecurrentForCausalLM
 from onward.inspection import facts

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import recurrent, tokens
 from systems import HEADS, MANY, ONE, REGRESSION, bert, examples, window
+from tiny_models import recurrent, tokens
 from torch import Tensor, nn
 
 from onward import BlockRecurrentConfig, RecurrentBertConfig, RecurrentBertForMaskedLM
@@ -67,7 +67,7 @@ def test_masks_that_are_added_to_scores_are_refused() -> None:
     mask = torch.zeros(2, 12)
     mask[:, 8:] = -math.inf  # all others would count as padding
     for name in LANGUAGE:
-        with pytest.raises(ValueError, match="masks that are added to scores are not there"):
+        with pytest.raises(ValueError, match="masks that are added to scores are not supported"):
             made(name)(tokens(2, 12), attention_mask=mask)
 
 
@@ -180,7 +180,7 @@ def test_logits_are_kept_as_in_transformers(name: str) -> None:
     columns = torch.tensor([0, 5, 11, -1])
     torch.testing.assert_close(model(ids, logits_to_keep=columns).logits, whole[:, columns])
     for wrong in (-1, -100):
-        with pytest.raises(ValueError, match=f"logits_to_keep={wrong}: it is how many last logits are kept"):
+        with pytest.raises(ValueError, match=f"logits_to_keep={wrong}: it must be the number of last logits"):
             model(ids, logits_to_keep=wrong)
     for wrong in (1.0, True, "1", torch.ones(2), torch.tensor(3), torch.ones(12).bool()):
         with pytest.raises(TypeError, match="logits_to_keep must be a number or a list of columns"):
@@ -243,7 +243,7 @@ def test_a_bert_that_cannot_be_is_refused(name: str, wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_export_is_refused_by_name(name: str) -> None:
-    with pytest.raises(Exception, match=f"torch.export of {type(made(name)).__name__} is not there"):
+    with pytest.raises(Exception, match=f"torch.export of {type(made(name)).__name__} is not supported"):
         torch.export.export(made(name), (tokens(1, 5),))
 
 

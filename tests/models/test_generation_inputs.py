@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import tiny_model, tokens
 from systems import block, window
+from tiny_models import tiny_model, tokens
 
 from onward import BlockRecurrentForCausalLM, WindowRecurrentForCausalLM
 
@@ -88,13 +88,17 @@ def test_a_prompt_may_be_embeddings() -> None:
     for mask in (None, torch.ones(2, 9)):
         ours = model.generate(inputs_embeds=embedded, attention_mask=mask, max_new_tokens=4, do_sample=False)
         assert torch.equal(ours, model.generate(ids, max_new_tokens=4, do_sample=False)[:, 9:])
-    with pytest.raises(ValueError, match="pass input_ids instead of inputs_embeds"):
+    with pytest.raises(
+        ValueError, match="inputs_embeds is not supported: windows are cut from token ids; pass input_ids"
+    ):
         made("window").generate(inputs_embeds=embedded, max_new_tokens=4)
 
 
 def test_no_model_that_cannot_forget_is_an_assistant(model: Any) -> None:
     stock = tiny_model("gpt2")
-    with pytest.raises(ValueError, match="cannot be another one's assistant, as a state that has read tokens cannot"):
+    with pytest.raises(ValueError, match="cannot be another one's assistant, as a state cannot forget tokens"):
         stock.generate(tokens(1, 5), assistant_model=model, max_new_tokens=5)
-    with pytest.raises(ValueError, match="generate with assistant_model is not there: a state that has read tokens"):
+    with pytest.raises(
+        ValueError, match="generate with assistant_model is not supported: a state cannot forget tokens"
+    ):
         model.generate(tokens(1, 5), assistant_model=stock, max_new_tokens=5)

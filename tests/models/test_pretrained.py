@@ -111,7 +111,7 @@ def test_what_kind_of_model_a_name_has(no_network, monkeypatch, tmp_path):
 
 
 def test_names_that_are_none(no_network):
-    with pytest.raises(ValueError, match="'no name!' is no name of a backbone"):
+    with pytest.raises(ValueError, match="'no name!' is not the name of a backbone"):
         load_backbone("no name!")
 
 

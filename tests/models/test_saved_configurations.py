@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import recurrent, tiny_model, tokens
 from systems import HEADS, SYSTEMS, bert, block, examples, window
+from tiny_models import recurrent, tiny_model, tokens
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -138,7 +138,7 @@ def test_changes_while_loading_are_made_and_checked(system: str, tmp_path: Path)
     kind = CONFIGURATIONS[system]
     assert getattr(kind.from_pretrained(tmp_path, **{name: good}), name) == good
     assert getattr(type(model).from_pretrained(tmp_path, **{name: good}).config, name) == good
-    with pytest.raises(ValueError, match=f"{name} must be"):
+    with pytest.raises(ValueError, match=f"{name}={bad}: it must be"):
         kind.from_pretrained(tmp_path, **{name: bad})
     with pytest.raises(ValueError, match=f"has no field '{name}s' .*did you mean '{name}'"):
         AutoConfig.from_pretrained(tmp_path, **{f"{name}s": good})

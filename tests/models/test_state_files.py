@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from block_models import SIZES
-from helpers import recurrent, tokens
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_models import recurrent, tokens
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockState, WindowState
 from onward.utils.files import DamagedFile

@@ -118,11 +118,11 @@ def test_a_segment_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 0), "window must be at least 1"),
-        ((-3, 0), "window must be at least 1"),
-        ((5, -1), "overlap must be at least 0"),
+        ((0, 0), "window=.*: it must be at least 1 token"),
+        ((-3, 0), "window=.*: it must be at least 1 token"),
+        ((5, -1), "overlap=-1: it must be at least 0"),
         ((5, 5), "at most 4"),
-        ((5, 9), "smaller than the window"),
+        ((5, 9), "smaller than window=5"),
         ((5, 2, 3), "no room for new tokens"),
         ((5, 0, -1), "no room for new tokens|at least 0"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import WIDTH, recurrent, tokens
+from tiny_models import WIDTH, recurrent_variant, tokens
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -44,7 +44,7 @@ WINDOW = 7
 
 
 def reader(variant: str, family: str = "bert") -> QuestionReader:
-    model = recurrent(family, variant, "sequence-classification", window=WINDOW, num_labels=3)
+    model = recurrent_variant(family, variant, "sequence-classification", window=WINDOW, num_labels=3)
     torch.manual_seed(5)
     return QuestionReader(model, nn.Linear(WIDTH, 2).double())
 
@@ -227,7 +227,7 @@ def yes_no_questions() -> list[EncodedQuestion]:
 
 
 def yes_no_reader(variant: str) -> QuestionReader:
-    model = recurrent("bert", variant, "sequence-classification", window=WINDOW, num_labels=2)
+    model = recurrent_variant("bert", variant, "sequence-classification", window=WINDOW, num_labels=2)
     return QuestionReader(model, None, YES_NO)
 
 

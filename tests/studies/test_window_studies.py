@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from families import recurrent as recurrent_model
 from safetensors.torch import load_file
 from test_masked_study import run
+from tiny_models import recurrent_variant as recurrent_model
 
 from onward.evaluation import plain
 from onward.ops.windows import segment_length

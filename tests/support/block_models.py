@@ -1,4 +1,4 @@
-"""Tiny block-recurrent models: one for every preset and option, and parameters that are all drawn wide."""
+"""Tiny block-recurrent models, one for every preset and option, with all parameters drawn wide."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def build(case: str, dtype: torch.dtype = torch.float64, **overrides: Any) -> An
 
 
 def without_effect(config: BlockRecurrentConfig) -> set[str]:
-    """What scores are made of has no effect where there is but one thing to attend to."""
+    """Parameters of attention scores have no effect if there is only one key."""
     names = set()
     if config.num_states == 1:
         names |= {"attention.state_scale", "cell.self_scale"}

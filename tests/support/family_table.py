@@ -1,4 +1,4 @@
-"""What recurrence makes of every text family that transformers knows: the table in docs/families.md.
+"""Whether recurrence works with every text family in transformers: the table in docs/families.md.
 
 `python tests/support/family_table.py > docs/families.md` writes it.
 """
@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from families import VARIANTS, padded, tokens, unpadded
 from tiny_families import text_families, tiny_model
+from tiny_models import VARIANTS, padded, tokens, unpadded
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -25,16 +25,16 @@ EDGES = [5, 9]  # where its windows end
 HEADS = {"causal-lm": "as causal language models", "masked-lm": "as masked ones", "model": "bare"}
 HEADING = """# Families
 
-Every type of text model in transformers {version}, tiny and random, as a causal language model, as a masked one and
-bare; made by `python tests/support/family_table.py > docs/families.md`, and kept true by
-`tests/models/test_family_table.py`.
+Which text models recurrence works with: every type in transformers {version}, tiny and random, as a causal language
+model, as a masked one and bare. Made by `python tests/support/family_table.py > docs/families.md`, and tested by
+`tests/models/window_recurrent/test_family_table.py`.
 
-**works**: the probe accepts it, the first window is the backbone's, a text cut anywhere and continued is read as if it
-had been whole, rows of a batch are read as if alone, the memory reaches the next window, no token sees later ones
-(decoders), `generate` writes what reading again would choose, and gradients reach the carrier. **no**: `add_recurrence`
-refuses it by name, with the reason given here. Nothing is decided by a family's name: the probe asks the live model. So
-layers matter more than names (a hybrid whose layers all attend works), and types that read images or sound as well,
-which are not listed, are probed like all others.
+**works**: the probe accepts it, the first window is the backbone's, a text cut anywhere and continued gives the result
+of the whole text, rows of a batch give what they give alone, the memory reaches the next window, no token sees later
+ones (decoders), `generate` writes what processing the text again would choose, and gradients reach the carrier. **no**:
+`add_recurrence` refuses it by name, with the reason given here. Nothing depends on a family's name: the probe tests the
+live model. So layers matter more than names (a hybrid whose layers all have attention works), and types for images or
+sound as well as text, which are not listed, are probed like all others.
 
 {counts}
 
@@ -44,7 +44,7 @@ which are not listed, are probed like all others.
 
 
 def verdict(family: str, head: str) -> tuple[str, str]:
-    """What is so ("works", "no" or "not made"), and why. What is neither right nor refused raises an AssertionError."""
+    """Says "works", "no" or "not made", and why. What is neither right nor refused raises an AssertionError."""
     try:
         backbone = tiny_model(family, head)
     except (ValueError, ImportError) as error:
@@ -85,7 +85,7 @@ def check(model: Any, original: PreTrainedModel, head: str) -> None:
 
 @torch.no_grad()
 def check_cuts(model: Any, ids: Tensor) -> Tensor:
-    """Outputs of the text read whole, which cutting it must not change."""
+    """Outputs of the whole text, which cutting it must not change."""
     whole = _read(model, ids, [], use_cache=False)
     for cached in (True, False) if model.config.causal else (False,):
         cuts = [3, 5, 9, 11, 12] if model.config.causal else EDGES
@@ -98,7 +98,7 @@ def _outputs(output: Any) -> Tensor:
 
 
 def _read(model: Any, ids: Tensor, cuts: list[int], **options: Any) -> Tensor:
-    """Outputs of `ids`, read in pieces that end at `cuts`."""
+    """Outputs of `ids`, processed in pieces that end at `cuts`."""
     if not model.config.causal and model.head == "masked-lm":
         options.pop("use_cache", None)
     state, parts = None, []
@@ -121,7 +121,7 @@ def _check_memory(model: Any, ids: Tensor, whole: Tensor) -> None:
 
 
 def _check_batch(model: Any) -> None:
-    """Rows of different lengths, at different places in their windows; also what they go on with."""
+    """Rows of different lengths, at different places in their windows, and their continuations."""
     state, singles = None, [None, None]
     for number, lengths in enumerate(((8, 3), (1, 1), (2, 9))):
         rows = [tokens(length, seed=10 * number + r) for r, length in enumerate(lengths)]
@@ -135,7 +135,7 @@ def _check_batch(model: Any) -> None:
 
 
 def _check_generation(model: Any, ids: Tensor) -> None:
-    """Without the ids of padding and end: some families count positions by the padding's id."""
+    """Without the ids of padding and end: some families count positions from the padding id."""
     barred = {"suppress_tokens": [0, 1, 2], "forced_eos_token_id": None, "forced_bos_token_id": None}
     made = model.generate(ids[:1], max_new_tokens=8, do_sample=False, **barred)
     assert made.shape[1] == LENGTH + 8, "generation ends early"

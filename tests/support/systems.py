@@ -1,4 +1,4 @@
-"""One tiny model of every head of the three systems, and what to train it on: for tests that run over all of them."""
+"""One tiny model for every head of the three systems, with training examples: for tests of all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from block_models import SIZES
-from helpers import recurrent, tokens
+from tiny_models import recurrent, tokens
 from torch import Tensor
 
 from onward import (
@@ -75,7 +75,7 @@ SYSTEMS = {"window": "window causal", "block": "block causal", "bert": "bert mas
 
 
 def examples(task: str, count: int = 8, length: int = 20) -> list[dict[str, Tensor]]:
-    """Rows for a task; of what is scored token by token each row has another number of labels."""
+    """Rows for a task; for labels of tokens, each row has another number of labels."""
     generator = torch.Generator().manual_seed(0)
     rows: list[dict[str, Tensor]] = []
     for number, ids in enumerate(tokens(count, length)):

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from families import AUTO, randomise
+from tiny_models import AUTO, randomise
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models import auto
 from transformers.models.auto import modeling_auto

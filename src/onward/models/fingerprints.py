@@ -1,9 +1,9 @@
-"""Whose a state is: a few values of every weight tell models of one shape apart.
+"""Which model made a state: a few values of every weight tell models of one shape apart.
 
-A state goes on in the model that made it, however its weights have changed since: training through segments does
-just that. Any other model must have the same weights. They are looked at when it matters, and not in every call:
-when a model makes a state and its weights have changed since it last did, when it loads others, when a state is saved,
-and when a state meets another model than its own.
+A state can always be continued by the live model that made it, however its weights have changed: training over
+segments relies on that. Any other model must have the same weights. Fingerprints are only taken when needed: when a
+model makes a state and its weights have changed since the last one, when it loads other weights, when a state is
+saved, and when a state meets a model that did not make it.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 _EACH = 16
-"""How many values are taken of each parameter, from its first to its last: models that differ in a few words of their
-vocabulary differ there alone."""
+"""How many values are taken of each parameter, spread from its first to its last: models may differ in a few words of
+their vocabulary only."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    shapes: str  # a digest of the parameters' names and shapes
-    dtype: str  # the coarsest that they are kept in
+    shapes: str  # digest of the parameters' names and shapes
+    dtype: str  # the coarsest of the parameters
     values: Tensor  # a few of each parameter, in single precision
 
     @staticmethod
     def of(*modules: nn.Module) -> Fingerprint | None:
-        """None where the parameters are not here as a whole: on no device yet, or shared out among processes."""
+        """None if the parameters are not whole in this process: on the meta device, or sharded."""
         named = [(name, p.detach()) for module in modules for name, p in module.named_parameters()]
         if not named or any(p.is_meta or isinstance(p, DTensor) or not p.numel() for _, p in named):
             return None
         shapes = "\n".join(f"{name} {tuple(p.shape)}" for name, p in named)
         kept = {p.dtype for _, p in named if p.is_floating_point()} or {torch.float32}
         coarsest = max(kept, key=lambda dtype: torch.finfo(dtype).eps)
-        device = named[0][1].device  # there they stay until someone asks: looking would stop the device's queue
+        device = named[0][1].device  # kept there until compared, since looking stops the device's queue
         values = torch.cat([_some(p.flatten()).float().to(device) for _, p in named])
         return Fingerprint(hashlib.sha256(shapes.encode()).hexdigest(), str(coarsest).removeprefix("torch."), values)
 
     def agrees(self, other: Fingerprint) -> bool:
-        """The same values, or as close as the coarser of two precisions allows."""
+        """Whether the values are the same, up to the coarser of two precisions."""
         if self.shapes != other.shapes or self.values.shape != other.values.shape:
             return False
         ours, theirs = self.values.cpu(), other.values.cpu()
@@ -59,7 +59,7 @@ class Fingerprint:
 
     @staticmethod
     def from_json(content: Any) -> Fingerprint:
-        """What `as_json` made; a ValueError says that it is something else."""
+        """The inverse of `as_json`; a ValueError says what is wrong."""
         if not isinstance(content, dict) or not all(
             isinstance(content.get(name), str) for name in ("shapes", "dtype", "values")
         ):
@@ -77,12 +77,12 @@ def _some(values: Tensor) -> Tensor:
 
 
 def _changes(parameter: Tensor) -> int:
-    """How often it was changed in its place; of one made for inference torch does not know."""
+    """How often it was changed in place; torch does not count for inference tensors."""
     return 0 if parameter.is_inference() else parameter._version
 
 
 class Origin:
-    """Where a state comes from: a model that may still be there, or what is known of its weights."""
+    """Where a state comes from: a live model, or the fingerprint of its weights."""
 
     def __init__(self, known: Fingerprint | None, *parts: weakref.ref[nn.Module]):
         self._known, self._parts = known, parts
@@ -93,14 +93,14 @@ class Origin:
         return [(weakref.ref(p), _changes(p)) for part in parts if part is not None for p in part.parameters()]
 
     def renew(self) -> None:
-        """The weights that the next state is made by."""
+        """Notes the present weights, which make the next state."""
         if any((p := known()) is None or _changes(p) != version for known, version in self._versions):
             self._known = self.fingerprint
             self._versions = self._count_changes()
 
     @property
     def fingerprint(self) -> Fingerprint | None:
-        """Of the model as it is now; of one that is gone, or has loaded others, as its weights were."""
+        """Of the live model as it is now; the last one known if it is gone or has loaded other weights."""
         parts = [part() for part in self._parts]
         if parts and all(part is not None for part in parts):
             return Fingerprint.of(*cast(list[nn.Module], parts))
@@ -113,20 +113,20 @@ class Origin:
         self._known, self._parts, self._versions = self.fingerprint, (), []
 
     def check(self, other: Origin | None) -> None:
-        """Refuses what comes from other weights than these."""
+        """Refuses a state that comes from other weights."""
         if other is None or other is self:
             return
         ours, theirs = self.fingerprint, other.fingerprint
         if ours is not None and theirs is not None and not ours.agrees(theirs):
             raise ValueError(
                 "this state was made by a model of the same form, but with other weights or another vocabulary: a "
-                "state can only be continued by the model that made it, so read its text anew with this one"
+                "state can only be continued by the model that made it, so process its text again with this one"
             )
 
-    def __deepcopy__(self, memo: dict) -> Origin:  # a copied state has the same origin
+    def __deepcopy__(self, memo: dict) -> Origin:  # copied states share their origin
         return self
 
-    def __reduce__(self) -> tuple:  # other processes have no model to look at
+    def __reduce__(self) -> tuple:  # the model is not in other processes
         return Origin, (self.fingerprint,)
 
 
@@ -135,7 +135,7 @@ _WATCHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def origin_of(model: nn.Module, *parts: nn.Module) -> Origin:
-    """The origin of the states that a model makes, given the parts of it that they depend on."""
+    """The origin of the states that a model makes, given the modules that they depend on."""
     origin = _ORIGINS.get(model)
     if origin is None:
         origin = _ORIGINS[model] = Origin(Fingerprint.of(*parts), *map(weakref.ref, parts))
@@ -149,7 +149,7 @@ def origin_of(model: nn.Module, *parts: nn.Module) -> Origin:
 
 
 def _others_are_loaded(part: nn.Module, *loading: Any) -> None:
-    """A model with other weights is another one: its states of before are not its own any more."""
+    """Loading other weights makes another model: earlier states no longer belong to it."""
     for model, origin in list(_ORIGINS.items()):
         if origin.is_of(part):
             origin.forget_model()

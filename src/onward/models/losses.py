@@ -1,23 +1,52 @@
-"""The losses of all heads: the mean of a call's labels, or its share of the mean of a larger batch.
+"""The losses of all heads: the mean over a call's labels, or the call's share of the mean over a larger batch.
 
-transformers' Trainer spreads a batch over several calls and processes and tells each call how many labels the whole
-batch has (`num_items_in_batch`). The sum of the calls' losses is then the loss of the batch, however it was spread.
+transformers' Trainer splits a batch over several calls and processes and tells each call how many labels the whole
+batch has (`num_items_in_batch`). The losses of the calls then add up to the loss of the batch.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..ops.language_loss import IGNORED, may_look, refuse_labels_outside
+from ..ops.language_loss import IGNORED, refuse_labels_outside
+from ..ops.modes import full_precision, may_look
+from .checking import check_labels
 
 REGRESSION, ONE_LABEL, MANY_LABELS = "regression", "single_label_classification", "multi_label_classification"
 
 
+def labels_to_predict(
+    labels: Tensor | None, shift_labels: Tensor | None, mask: Tensor | None, shape: torch.Size, vocab_size: int
+) -> Tensor | None:
+    """The label of each token: the next token, [B, N]. `shift_labels` are such labels already."""
+    given = labels if shift_labels is None else shift_labels
+    if given is None:
+        return None
+    check_labels(given, shape, vocab_size)
+    if shift_labels is None:
+        return next_labels(given, mask)
+    return given.long() if mask is None else given.long().masked_fill(mask == 0, IGNORED)
+
+
+def next_labels(labels: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """For each real token the label of the row's next real token; none for the last, and for padding. [B, N]"""
+    if attention_mask is None or bool(attention_mask.all()):
+        return F.pad(labels[:, 1:], (0, 1), value=IGNORED).long()
+    padding = attention_mask == 0  # may stand between a token and the next
+    order = padding.int().argsort(dim=1, stable=True)
+    packed = labels.long().masked_fill(padding, IGNORED).gather(1, order)
+    following = torch.full_like(packed, IGNORED).scatter(1, order, F.pad(packed[:, 1:], (0, 1), value=IGNORED))
+    return following.masked_fill(padding, IGNORED)
+
+
 def share(total: Tensor, counted: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
-    """The sum of a call's losses divided by how many labels there are: `counted` in the call, or in the whole batch.
-    Of no label at all the loss is 0, as there is nothing to learn."""
+    """The summed loss of a call divided by the number of labels: `counted` in the call, or those of the whole batch.
+    Without any label the loss is 0."""
     count = counted if num_items_in_batch is None else num_items_in_batch
     if isinstance(count, Tensor):
         return total / count.to(total.device).clamp(min=1)
@@ -42,10 +71,10 @@ def labelled_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
 def document_loss(
     logits: Tensor, labels: Tensor, problem_type: str | None, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
-    """What a whole document is: a number, one of C classes, or any of them. logits: [B, C].
+    """A number, one of C classes, or any of C classes for each document. logits: [B, C].
 
-    Where `problem_type` does not say which, it is told as everywhere in transformers: one logit is a number, labels
-    that are whole numbers are classes, others say of each class whether it fits.
+    Without a `problem_type` the usual rule of transformers applies: one logit means regression, whole numbers are
+    classes, and floating-point labels say for each class whether it applies.
     """
     if problem_type is None:
         several = MANY_LABELS if labels.is_floating_point() else ONE_LABEL
@@ -63,37 +92,46 @@ def document_loss(
     return share(loss(scores, wanted, reduction="sum"), wanted.numel(), num_items_in_batch)
 
 
-def answer_loss(
-    start_logits: Tensor,
-    end_logits: Tensor,
-    start_positions: Tensor,
-    end_positions: Tensor,
-    num_items_in_batch: Tensor | int | None = None,
-) -> Tensor:
-    """Where an answer starts and ends. logits: [B, N]; positions: [B], those beyond the text's end are left out."""
-    found = (
-        _place_loss("start_positions", start_logits, start_positions, num_items_in_batch),
-        _place_loss("end_positions", end_logits, end_positions, num_items_in_batch),
-    )
-    return (found[0] + found[1]) / 2
-
-
-def _place_loss(name: str, logits: Tensor, positions: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+def place_loss(name: str, logits: Tensor, positions: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """One of N places for each text; positions beyond its end are left out. logits: [B, N]; positions: [B]."""
     if positions.is_floating_point():
         raise TypeError(f"{name} must be whole numbers (torch.long), got {positions.dtype}")
     if positions.numel() != len(logits):
-        raise ValueError(f"{name} has {positions.numel()} values for {len(logits)} rows: one each is wanted")
+        raise ValueError(f"{name} has {positions.numel()} values for {len(logits)} rows: give one for each row")
     places = positions.flatten().to(logits.device).long()
     if may_look(places) and bool((places < 0).any()):
         raise ValueError(
-            f"{name} has {int(places.min())}: positions are counted from 0; one at or beyond the length of the text "
-            "marks an answer that is not there"
+            f"{name} has {int(places.min())}: positions are counted from 0; a position at or beyond the end of the "
+            "text marks an answer outside of it"
         )
-    places = places.masked_fill(places == IGNORED, -1)  # for devices to complain of, where no one looked
+    places = places.masked_fill(places == IGNORED, -1)  # so that devices whose values were not checked complain
     places = places.masked_fill(places >= logits.shape[1], IGNORED)
     total = F.cross_entropy(exact(logits), places, ignore_index=IGNORED, reduction="sum")
     return share(total, (places != IGNORED).sum(), num_items_in_batch)
 
 
 def exact(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()
+    return logits.to(full_precision(logits.dtype))
+
+
+# -- by head
+
+
+@dataclass(frozen=True)
+class HeadLoss:
+    labels: tuple[str, ...]  # the arguments of `forward` that a head is trained on
+    of: Callable[..., Tensor]  # (output, num_items_in_batch, problem_type, **labels) -> the loss
+
+
+CLASSES = HeadLoss(("labels",), lambda output, count, kind, labels: labelled_loss(output.logits, labels, count))
+DOCUMENTS = HeadLoss(("labels",), lambda output, count, kind, labels: document_loss(output.logits, labels, kind, count))
+ANSWERS = HeadLoss(
+    ("start_positions", "end_positions"),
+    lambda output, count, kind, start_positions, end_positions: (
+        (
+            place_loss("start_positions", output.start_logits, start_positions, count)
+            + place_loss("end_positions", output.end_logits, end_positions, count)
+        )
+        / 2
+    ),
+)

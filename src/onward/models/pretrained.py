@@ -1,7 +1,7 @@
-"""A name or a folder -> a pretrained backbone and its tokenizer.
+"""Loads a pretrained backbone and its tokenizer from a local folder, the Hugging Face Hub or a Python package.
 
-Besides local folders and the Hugging Face Hub, two backbones come as Python packages, for machines that reach
-a package registry only: `smollm2-135m`, a decoder, and `minilm-l6`, an encoder.
+Two backbones come as Python packages, for machines that reach nothing else: `smollm2-135m`, a decoder, and
+`minilm-l6`, an encoder.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def load_backbone(
     """
     name = str(name)
     if not name.strip():
-        raise ValueError(f"{name!r} is no name of a backbone: use {_what_works()}")
+        raise ValueError(f"{name!r} is not the name of a backbone: use {_what_works()}")
     if name in PACKAGED:
         if PACKAGED[name].is_encoder and auto_class is AutoModelForCausalLM:
             raise ValueError(f"{name!r} is an encoder and predicts no next token: pass auto_class=AutoModel")
         model, tokenizer = _load_folder(packaged_folder(name), auto_class, options)
-        model.config._name_or_path = name  # what other machines can load it by
+        model.config._name_or_path = name  # the name to load it by on other machines
         return model, tokenizer
     path = Path(name).expanduser()
     if path.is_dir():
@@ -43,20 +43,20 @@ def load_backbone(
     if name.startswith((".", "~", "/")) or name.count("/") > 1:  # names on the Hub are name or owner/name
         raise FileNotFoundError(f"there is no folder {name!r}: check the path, or use {_what_works()}")
     if not is_hub_name(name):
-        raise ValueError(f"{name!r} is no name of a backbone: use owner/name, or {_what_works()}")
+        raise ValueError(f"{name!r} is not the name of a backbone: use owner/name, or {_what_works()}")
     if hub_is_reachable():
         return _load(name, auto_class, options)
     return _load_folder(_folder_in_hub_cache(name), auto_class, options)
 
 
 def model_type_of(name: str) -> str | None:
-    """What a folder's or the Hub's config.json says, such as "gpt2"; None if there is none, or none to be had."""
+    """The model type in a folder's or the Hub's config.json, such as "gpt2"; None if it cannot be found."""
     file = Path(name).expanduser() / "config.json"
     if not file.is_file() and not file.parent.is_dir() and name not in PACKAGED:
         try:
             local = not hub_is_reachable()
             file = Path(huggingface_hub.hf_hub_download(name, file.name, local_files_only=local))
-        except (OSError, ValueError):  # whoever loads the model says what is wrong
+        except (OSError, ValueError):  # loading the model will say what is wrong
             return None
     return read_json(file, "the configuration of a model").get("model_type") if file.is_file() else None
 
@@ -67,7 +67,7 @@ def _what_works() -> str:
 
 
 def _load(source: str, auto_class: Any, options: dict[str, Any]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    # The tokenizer first: it fails in a moment, the model after a download.
+    # The tokenizer first: if it fails, it fails before the model is downloaded.
     with damage_told(source):
         tokenizer = AutoTokenizer.from_pretrained(source)
         if auto_class is AutoModelForCausalLM:
@@ -76,14 +76,14 @@ def _load(source: str, auto_class: Any, options: dict[str, Any]) -> tuple[PreTra
 
 
 def load_whole(model_class: Any, source: str, **options: Any) -> Any:
-    """A model all of whose weights were saved: transformers draws others at random, and only logs it."""
+    """Loads a model and refuses missing weights, which transformers would draw at random."""
     with damage_told(source):
         model, info = model_class.from_pretrained(source, output_loading_info=True, **options)
     if info["missing_keys"]:
         lost, *more = sorted(info["missing_keys"])
         raise ValueError(
             f"{source} has no weights for {lost}{f' and {len(more)} others' if more else ''}, which "
-            f"{type(model).__name__} needs: they would be drawn at random; give a model of that kind, saved whole"
+            f"{type(model).__name__} needs, and they would be drawn at random: use a model of that kind, saved whole"
         )
     return model
 
@@ -93,7 +93,7 @@ def _load_folder(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"folder {str(folder)!r} has no config.json: save_pretrained a model there")
-    for name in ("config.json", "generation_config.json"):  # transformers does without the second if it is damaged
+    for name in ("config.json", "generation_config.json"):  # transformers ignores a damaged second one
         if (folder / name).is_file():
             read_json(folder / name, "part of a saved model")
     if not any(folder.glob("tokenizer*")) and not any(folder.glob("vocab*")):

@@ -1,18 +1,13 @@
-"""The carried state: a plain value, never changed in place."""
+"""The state that a model carries from call to call: a plain value, never changed in place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from .fingerprints import Origin
-from .state_files import StateFile, save_tensors
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -28,7 +23,7 @@ def map_tensors(fn: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def where_rows(rows: Tensor, yes: Any, no: Any) -> Any:
-    """Row by row the one or the other of two equally shaped nests of tensors. rows: [B] bool."""
+    """Row by row from one or the other of two equally shaped nests of tensors. rows: [B] bool."""
     if isinstance(yes, Tensor):
         return torch.where(rows.view(-1, *[1] * (yes.dim() - 1)), yes, no)
     items = (where_rows(rows, a, b) for a, b in zip(yes, no, strict=True))
@@ -36,7 +31,9 @@ def where_rows(rows: Tensor, yes: Any, no: Any) -> Any:
 
 
 class CarriedState:
-    """What the states of all models can do. `_map` applies a function to every tensor."""
+    """What the states of all models share. `_map` applies a function to every tensor."""
+
+    model: str  # the `state_name` of the model that it belongs to
 
     @property
     def batch_size(self) -> int:
@@ -46,7 +43,7 @@ class CarriedState:
         raise NotImplementedError
 
     def detach(self) -> Self:
-        """The same values, cut off from the graph: back-propagation ends here."""
+        """The same values without their graph: back-propagation ends here."""
         return self._map(Tensor.detach)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
@@ -57,7 +54,7 @@ class CarriedState:
     def _check_rows(self, rows: Sequence[int] | Tensor) -> list[int]:
         order = rows.tolist() if isinstance(rows, Tensor) else list(rows)
         if any(isinstance(row, (bool, np.bool_)) for row in order):
-            raise TypeError(f"rows are given by their numbers, got {order}: reset(marks) is what takes True and False")
+            raise TypeError(f"rows must be row numbers, got {order}: True and False are for reset(marks)")
         if order and not 0 <= min(order) <= max(order) < self.batch_size:
             raise IndexError(f"rows {order} of a state of {self.batch_size} rows")
         return order
@@ -73,177 +70,17 @@ class CarriedState:
         return marks
 
 
-@dataclass(frozen=True)
-class OpenWindow:
-    """The window that more tokens may still join. Row r holds its last `fill[r]` columns of `ids`.
-
-    Rows are aligned at the right, like the cache, so that new tokens stand next to the old ones. `cached[r]`
-    is either 0 (the tokens will be read again) or `fill[r]`.
-    """
-
-    ids: Tensor  # [B, C]
-    fill: tuple[int, ...]
-    cached: tuple[int, ...]
-    cache: tuple[tuple[Tensor, Tensor], ...] | None = None  # per layer: keys and values [B, H, C, D]
-    summary: tuple[Tensor, ...] | None = None  # what the carrier has gathered from the cached tokens
-    inserted: dict[int, tuple[Tensor, Tensor]] | None = None  # per layer: the memory's keys and values
-
-    def trimmed(self) -> OpenWindow:
-        """Without the columns that no row holds any more: readers take the widest row to fill them all."""
-        ids = self.ids[:, self.ids.shape[1] - max(self.fill, default=0) :]
-        slots = max(self.cached, default=0)
-        if self.cache is None or not slots:
-            return OpenWindow(ids, self.fill, self.cached)
-        drop = self.cache[0][0].shape[2] - slots
-        cache = tuple((key[:, :, drop:], value[:, :, drop:]) for key, value in self.cache)
-        return replace(self, ids=ids, cache=cache)
-
-
-@dataclass(frozen=True)
-class WindowState(CarriedState):
-    """All that a window-recurrent model carries from one call to the next; every tensor has the batch first."""
-
-    model: str  # which model it belongs to
-    memory: tuple[Tensor, ...]
-    has_memory: tuple[bool, ...]  # False while a row is in the first window of its document
-    open: OpenWindow
-    prefix: Tensor | None = None  # [B, P], aligned at the right: what every window of the row begins with
-    prefix_fill: tuple[int, ...] = ()
-    pooled: Tensor | None = None  # [B, k]: the largest of the windows' first vectors, for classification
-    weights: Origin | None = field(default=None, repr=False)  # that made it, where they are known
-
-    @property
-    def batch_size(self) -> int:
-        return len(self.has_memory)
-
-    def _map(self, fn: Callable[[Tensor], Tensor]) -> WindowState:
-        opened = replace(self.open, **{f.name: map_tensors(fn, getattr(self.open, f.name)) for f in fields(OpenWindow)})
-        return replace(
-            self,
-            memory=map_tensors(fn, self.memory),
-            prefix=map_tensors(fn, self.prefix),
-            pooled=map_tensors(fn, self.pooled),
-            open=opened,
+def check_state(state: Any, kind: type[CarriedState], model: str, rows: int) -> None:
+    """Refuses what is no state of this model and batch."""
+    if not isinstance(state, kind):
+        raise TypeError(
+            f"state must be a {kind.__name__} from the output of an earlier call, got {type(state).__name__}; "
+            f"{kind.__name__}.load(path) loads a saved one"
         )
-
-    def select(self, rows: Sequence[int] | Tensor) -> WindowState:
-        """The given rows in the given order: reorders beams, repeats rows, drops rows."""
-        order = self._check_rows(rows)
-        index = torch.tensor(order, dtype=torch.long, device=self.open.ids.device)
-        state = self._map(lambda t: t.index_select(0, index.to(t.device)))
-
-        def pick(values: tuple) -> tuple:
-            return tuple(values[r] for r in order)
-
-        return replace(
-            state,
-            has_memory=pick(self.has_memory),
-            prefix_fill=pick(self.prefix_fill) if self.prefix_fill else (),
-            open=replace(state.open, fill=pick(self.open.fill), cached=pick(self.open.cached)).trimmed(),
+    if state.model != model:
+        raise ValueError(
+            f"this state comes from another model ({state.model}), this one is {model}: a state can only be continued "
+            "by the model and configuration that made it"
         )
-
-    def reset(self, rows: Sequence[bool] | Tensor) -> WindowState:
-        """Lets the marked rows start a new document: nothing of the old one can be seen any more."""
-        marks = self._check_marks(rows)
-
-        def keep(values: tuple, empty: Any) -> tuple:
-            return tuple(empty if mark else value for value, mark in zip(values, marks, strict=True))
-
-        pooled = self.pooled
-        if pooled is not None:
-            pooled = pooled.masked_fill(torch.tensor(marks, device=pooled.device)[:, None], -torch.inf)
-        return replace(
-            self,
-            pooled=pooled,
-            has_memory=keep(self.has_memory, False),
-            prefix_fill=keep(self.prefix_fill, 0) if self.prefix_fill else (),
-            open=replace(self.open, fill=keep(self.open.fill, 0), cached=keep(self.open.cached, 0)).trimmed(),
-        )
-
-    def swap_memories(self, order: Sequence[int]) -> WindowState:
-        """Gives row r the memory of row order[r], leaving its tokens alone: the control for content.
-
-        Only between windows: inside one, the memory has already been mixed into the cache.
-        """
-        if any(self.open.cached):
-            raise ValueError("memories can only be swapped at a window's edge; this state is inside a window")
-        self._check_rows(order)
-        if len(order) != self.batch_size:
-            raise ValueError(f"{len(order)} memories for a state of {self.batch_size} rows")
-        index = torch.tensor(list(order), dtype=torch.long)
-        return replace(
-            self,
-            memory=map_tensors(lambda t: t.index_select(0, index.to(t.device)), self.memory),
-            has_memory=tuple(self.has_memory[r] for r in order),
-        )
-
-    def save(self, path: str | Path) -> None:
-        """Writes the state to a .safetensors file."""
-        tensors = {f"memory.{i}": t for i, t in enumerate(self.memory)} | {"open.ids": self.open.ids}
-        tensors |= {name: t for name in ("prefix", "pooled") if (t := getattr(self, name)) is not None}
-        if self.open.cache is not None:
-            for i, (key, value) in enumerate(self.open.cache):
-                tensors |= {f"open.cache.{i}.key": key, f"open.cache.{i}.value": value}
-        tensors |= {f"open.summary.{i}": t for i, t in enumerate(self.open.summary or ())}
-        for layer, (key, value) in (self.open.inserted or {}).items():
-            tensors |= {f"open.inserted.{layer}.key": key, f"open.inserted.{layer}.value": value}
-        facts = {
-            "model": self.model,
-            "has_memory": self.has_memory,
-            "prefix_fill": self.prefix_fill,
-            "fill": self.open.fill,
-            "cached": self.open.cached,
-        }
-        save_tensors(path, tensors, facts, self.weights)
-
-    @classmethod
-    def load(cls, path: str | Path) -> WindowState:
-        """Reads what `save` wrote."""
-        file = StateFile(path, "window")
-        has_memory = file.marks("has_memory")
-        rows = len(has_memory)
-        fill, cached = file.numbers("fill", rows), file.numbers("cached", rows)
-        prefix_fill = file.numbers("prefix_fill")
-        if len(prefix_fill) not in (0, rows):
-            raise file.damaged(f"prefix_fill has {len(prefix_fill)} values for {rows} rows")
-        if any(slots not in (0, held) for slots, held in zip(cached, fill, strict=True)):
-            raise file.damaged(f"cached={cached} holds other tokens than fill={fill}")
-        prefix = file.take("prefix", (rows, None), of_ids=True) if prefix_fill else None
-        if prefix is not None and prefix.shape[1] < max(prefix_fill, default=0):
-            raise file.damaged(f"prefix_fill={prefix_fill} is more than the {prefix.shape[1]} tokens of prefix")
-        slots = max(cached, default=0)
-        cache: list[tuple[Tensor, Tensor]] = []
-        while slots and file.has(f"open.cache.{len(cache)}."):
-            names = (f"open.cache.{len(cache)}.{part}" for part in ("key", "value"))
-            key, value = (file.take(name, (rows, None, slots, None)) for name in names)
-            cache.append((key, value))
-        if slots and not cache:
-            raise file.damaged(f"cached={cached} without a cache")
-        state = cls(
-            model=file.text("model"),
-            memory=file.numbered("memory.", rows),
-            has_memory=has_memory,
-            prefix=prefix,
-            pooled=file.take("pooled", (rows, None)) if file.has("pooled") else None,
-            prefix_fill=prefix_fill,
-            weights=file.weights(),
-            open=OpenWindow(
-                ids=file.take("open.ids", (rows, max(fill, default=0)), of_ids=True),
-                fill=fill,
-                cached=cached,
-                cache=tuple(cache) or None,
-                summary=file.numbered("open.summary.", rows) or None,
-                inserted=file.pairs("open.inserted.", rows) or None,
-            ),
-        )
-        file.refuse_more()
-        return state
-
-
-__all__ = [
-    "CarriedState",
-    "OpenWindow",
-    "WindowState",
-    "map_tensors",
-    "where_rows",
-]
+    if state.batch_size != rows:
+        raise ValueError(f"the state has {state.batch_size} rows, and the input {rows}: use state.select(rows)")

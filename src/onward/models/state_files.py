@@ -1,10 +1,10 @@
-"""States in files: safetensors, with what is no tensor as JSON beside them. Nothing in a file is believed unseen."""
+"""States in files: safetensors, with everything else as JSON in the metadata. All of a file is checked."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,18 @@ from ..utils.files import DamagedFile, whole_file
 from .fingerprints import Fingerprint, Origin
 
 
+def named_tensors(nest: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of nested tuples and dictionaries by flat names, "3.cell.opened.keys"."""
+    if isinstance(nest, Tensor):
+        yield prefix.rstrip("."), nest
+    elif nest is not None:
+        items = (
+            nest if isinstance(nest, dict) else dict(zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True))
+        )
+        for name, item in items.items():
+            yield from named_tensors(item, f"{prefix}{name}.")
+
+
 def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, Any], weights: Origin | None) -> None:
     path = Path(path)
     if not path.absolute().parent.is_dir():
@@ -25,7 +37,7 @@ def save_tensors(path: str | Path, tensors: dict[str, Tensor], facts: dict[str, 
     if fingerprint is not None:
         facts = {**facts, "weights": fingerprint.as_json()}
     whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    facts = json.loads(json.dumps(facts))  # as they will be read
+    facts = json.loads(json.dumps(facts))  # as they are loaded
     with whole_file(path) as unfinished:
         save_file(whole, unfinished, metadata={"onward_state": json.dumps({**facts, "sha256": _digest(whole, facts)})})
 
@@ -39,14 +51,14 @@ def _digest(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
 
 
 class StateFile:
-    """What a file of a state holds, to be taken out piece by piece; each is checked as it is taken."""
+    """The content of a state file, taken out piece by piece; each piece is checked as it is taken."""
 
     def __init__(self, path: str | Path, kind: str):
         self.path = path
         try:
             with safe_open(path, "pt") as file:
                 facts = json.loads((file.metadata() or {}).get("onward_state", "null"))
-                # As copies: in a file tensors begin anywhere, and on some processors a product's last bit hangs on it.
+                # Copies, since the alignment of tensors in a file can change the last bit of a product.
                 self.tensors: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise DamagedFile(f"{path} is not a readable state file: {error}") from error
@@ -58,7 +70,7 @@ class StateFile:
             raise ValueError(
                 f"{path} is the state of a {facts.get('kind', 'window')}-recurrent model, not of a {kind}-recurrent one"
             )
-        written = facts.pop("sha256", None)  # of version 0.1 there are files without one
+        written = facts.pop("sha256", None)  # files of version 0.1 may lack it
         self._facts = facts
         if written is not None and written != _digest(self.tensors, facts):
             raise self.damaged("it does not hold what was written to it")
@@ -75,17 +87,17 @@ class StateFile:
         return self._whole(name, self._fact(name, int))
 
     def numbers(self, name: str, count: int | None = None) -> tuple[int, ...]:
-        """Whole numbers from 0 on, one for each row."""
+        """Whole numbers of at least 0, one for each row."""
         return tuple(self._whole(name, value) for value in self._list(name, count))
 
     def marks(self, name: str) -> tuple[bool, ...]:
         listed = self._list(name, None)
         if not all(isinstance(value, bool) for value in listed):
-            raise self.damaged(f"{name} holds {listed}, where there must be true and false")
+            raise self.damaged(f"{name} holds {listed}, and not true and false")
         return tuple(listed)
 
     def weights(self) -> Origin | None:
-        """None for files of version 0.1, whose states can only be told apart by the form of their model."""
+        """None for files of version 0.1, which only tell the form of their model."""
         if "weights" not in self._facts:
             return None
         try:
@@ -107,31 +119,32 @@ class StateFile:
 
     def _whole(self, name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self.damaged(f"{name} holds {value!r}, where there must be a whole number from 0 on")
+            raise self.damaged(f"{name} holds {value!r}, and not a whole number of at least 0")
         return value
 
     # -- tensors
 
+    def _pop(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise self.damaged(f"{name} is missing")
+        return self.tensors.pop(name)
+
     def take(self, name: str, shape: Sequence[int | None], of_ids: bool = False) -> Tensor:
         """A tensor of this shape, None for any size."""
-        tensor = self.tensors.pop(name, None)
-        if tensor is None:
-            raise self.damaged(f"{name} is missing")
+        tensor = self._pop(name)
         fits = tensor.dim() == len(shape) and all(
             want in (None, have) for want, have in zip(shape, tensor.shape, strict=True)
         )
         if not fits:
             wanted = ", ".join("any" if size is None else str(size) for size in shape)
-            raise self.damaged(f"{name} has the shape {tuple(tensor.shape)}, where there must be ({wanted})")
+            raise self.damaged(f"{name} has the shape {tuple(tensor.shape)}, and not ({wanted})")
         if of_ids == tensor.is_floating_point() or tensor.is_complex():
             raise self.damaged(f"{name} holds {tensor.dtype}")
         return tensor.long() if of_ids else tensor
 
     def take_rows(self, name: str, rows: int) -> Tensor:
-        """A tensor of any kind that has the batch first: what carriers gather is their own."""
-        tensor = self.tensors.pop(name, None)
-        if tensor is None:
-            raise self.damaged(f"{name} is missing")
+        """A tensor of any kind with the batch first, for what carriers define themselves."""
+        tensor = self._pop(name)
         if not tensor.dim() or len(tensor) != rows:
             raise self.damaged(f"{name} has the shape {tuple(tensor.shape)} for {rows} rows")
         return tensor
@@ -156,6 +169,3 @@ class StateFile:
     def refuse_more(self) -> None:
         if self.tensors:
             raise self.damaged(f"it has other tensors than the state it describes: {', '.join(sorted(self.tensors))}")
-
-
-__all__ = ["StateFile", "save_tensors"]

@@ -1,1 +1,1 @@
-"""The maths of the models: fast, and each with a plain reference in the tests or beside it."""
+"""The maths of the models: fast versions, each tested against a plain reference."""

@@ -1,4 +1,4 @@
-"""The loss of a language model without its logits: they are made, used and forgotten a few tokens at a time."""
+"""The loss of a language model without its logits: they are computed and dropped a few tokens at a time."""
 
 from __future__ import annotations
 
@@ -8,27 +8,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .autocast import autocast_dtype
+from .modes import autocast_dtype, full_precision, may_look
 
 IGNORED = -100
 """The label that losses leave out."""
 LOGITS_AT_ONCE = 8_000_000
-"""How many logits are there at a time."""
+"""How many logits are in memory at a time."""
 VANISHING = 80
-"""Losses above this would be the logarithm of a share that float32 can hardly hold."""
-
-
-def may_look(x: Tensor) -> bool:
-    """Whether a look at values costs nothing; elsewhere it would stop the device's queue, for every piece. While a
-    program is written down (torch.compile, torch.export) there are no values to look at."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
+"""Larger losses are the logarithm of a probability that float32 can hardly hold."""
 VOCABULARY = "the vocabulary {} ids, from 0: use the ids of the model's tokenizer"
 
 
 def refuse_labels_outside(labels: Tensor, size: int, of_what: str = VOCABULARY) -> None:
-    if not may_look(labels):  # elsewhere the device itself complains
+    if not may_look(labels):  # other devices raise an error of their own
         return
     wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= size))]
     if len(wrong):
@@ -38,21 +30,21 @@ def refuse_labels_outside(labels: Tensor, size: int, of_what: str = VOCABULARY) 
 
 
 class _LanguageLoss(torch.autograd.Function):
-    """Makes the gradients together with the loss, while the logits are at hand. No work is done twice: a loss has
-    one gradient to be scaled, so that nothing more need be known."""
+    """Computes the gradients together with the loss, while the logits are in memory: the loss is a number, so its own
+    gradient only scales them."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, factor: float) -> Tensor:
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-        exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        exact = full_precision(hidden.dtype)
         is_exact = exact == hidden.dtype
-        # Summed up exactly: many pieces in half precision would lose most of it.
+        # Summed in full precision: many pieces in half precision would lose most of the sum.
         grad_weight = torch.zeros_like(weight, dtype=exact) if wants_weight else None
         loss = torch.zeros((), dtype=exact, device=hidden.device)
         scaled, looking = hidden * factor, may_look(hidden)
         size = max(1, min(len(labels), LOGITS_AT_ONCE // len(weight)))
-        # The same memory for every piece: fresh memory costs more than the work that is done in it.
+        # Every piece uses the same memory: allocating it anew costs more than the work in it.
         room = hidden.new_empty(size, len(weight))
         exact_room = room if is_exact else torch.empty_like(room, dtype=exact)
         for start in range(0, len(labels), size):
@@ -66,7 +58,7 @@ class _LanguageLoss(torch.autograd.Function):
             if looking:
                 shares = torch.softmax(logits, -1, out=logits)
                 losses = -shares[rows, right].log()
-                vanished = losses > VANISHING  # the share is too small for a number; such rows are looked at again
+                vanished = losses > VANISHING  # probabilities too small for a float: computed again
                 if bool(vanished.any()):
                     far = (piece[vanished] @ weight.mT).to(exact)
                     losses[vanished] = far.logsumexp(-1) - far[rows[: len(far)], right[vanished]]
@@ -102,15 +94,12 @@ class _LanguageLoss(torch.autograd.Function):
 
 
 def language_loss(hidden: Tensor, weight: Tensor, labels: Tensor, factor: float = 1.0) -> Tensor:
-    """The sum of the cross entropies of the logits `factor * hidden @ weight.T`, over the labels that are not -100.
+    """The cross entropy of the logits `factor * hidden @ weight.T`, summed over the labels that are not -100.
 
     hidden: [M, d]; weight: [V, d]; labels: [M].
     """
     refuse_labels_outside(labels, len(weight))
-    return _LanguageLoss.apply(*_as_autocast_has_it(hidden, weight), labels, factor)
-
-
-def _as_autocast_has_it(*given: Tensor) -> tuple[Tensor, ...]:
-    """It lowers a linear layer, but not products into memory that is there. float64 it leaves alone."""
-    lower = autocast_dtype(given[0].device.type)
-    return given if lower is None else tuple(x if x.dtype == torch.float64 else x.to(lower) for x in given)
+    lower = autocast_dtype(hidden.device.type)  # autocast does not reach products into existing memory
+    if lower is not None:
+        hidden, weight = (x if x.dtype == torch.float64 else x.to(lower) for x in (hidden, weight))
+    return _LanguageLoss.apply(hidden, weight, labels, factor)

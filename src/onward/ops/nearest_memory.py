@@ -1,4 +1,4 @@
-"""A memory of keys and values, each query reading only the k nearest: exact, and without gradient into it."""
+"""Attention to the k nearest of many remembered tokens: exact, and without a gradient into the memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def read_nearest(query: Tensor, keys: Tensor, values: Tensor, counts: Sequence[int], top_k: int) -> Tensor:
-    """The softmax over the `top_k` best scores of each query, and the sum of their values.
+    """Attends to the keys with the `top_k` largest scores of each query.
 
-    query: [B, H, n, D], already scaled; keys, values: [B, H, m, D], aligned at the right, of which row r holds
-    `counts[r]`. Rows that hold none read zeros.
+    query: [B, H, n, D], already scaled; keys, values: [B, H, m, D], aligned at the right, row r holding `counts[r]`
+    tokens. Rows without any get zeros.
     """
     keys, values = keys.detach(), values.detach()
     size = keys.shape[2]
@@ -23,9 +23,9 @@ def read_nearest(query: Tensor, keys: Tensor, values: Tensor, counts: Sequence[i
             unseen = torch.arange(size, device=keys.device) < empty[:, None]
             scores = scores.masked_fill(unseen[:, None, None], -torch.inf)
         best = scores.topk(min(top_k, size), dim=-1, sorted=False)
-    unreal = best.values == -torch.inf  # fewer tokens are remembered than may be read
+    unreal = best.values == -torch.inf  # fewer tokens are remembered than top_k
     chosen_keys, chosen_values = (_pick(x, best.indices) for x in (keys, values))  # [B, H, n, k, D]
-    # Only the chosen scores are computed again, with a gradient for the query.
+    # The chosen scores are computed once more, with a gradient for the query.
     near = (chosen_keys @ query[..., None])[..., 0]
     shares = near.masked_fill(unreal, torch.finfo(near.dtype).min).softmax(-1).masked_fill(unreal, 0)
     return (shares.to(values.dtype)[..., None, :] @ chosen_values)[..., 0, :]

@@ -1,8 +1,8 @@
-"""The light recurrence of masked language models: a running maximum with a soft edge, channel by channel, and its gate.
+"""The light recurrence of masked language models: a soft running maximum, channel by channel, and its gate.
 
-c[i] = act(c[i - stride] - x[i]) + x[i], and then c * sigmoid(gate). With ReLU for the activation c is the running
-maximum itself. It is not linear in c, so that steps must follow each other; but all else need not. Time comes first
-here, so that a step is one piece of memory.
+c[i] = act(c[i - stride] - x[i]) + x[i], then c * sigmoid(gate). With ReLU as the activation c is the running maximum
+itself. Steps must follow each other, since c is not linear in its past; everything else runs in parallel. Time is the
+first dimension, so that a step is one contiguous piece of memory.
 
 The paper adds a bias to c, which starts from 0: c + b is the same recurrence of x + b, started from b.
 """
@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from .applying import applied
+from .modes import applied, full_precision
 
 AT_ONCE = 131_072
-"""How many numbers are worked on before the next: as many as stay in a processor's cache through several operations."""
+"""How many numbers are processed at a time: as many as stay in a processor's cache through several operations."""
 
 
 @dataclass(frozen=True)
 class Activation:
-    """act(u) = u * factor(u). `factor(u, out)` writes it, and `slope(u, factors)` puts the derivative in u's place;
-    `plain` is what autograd can differentiate itself."""
+    """act(u) = u * factor(u). `factor(u, out)` writes the factor; `slope(u, factors)` overwrites u with the derivative;
+    `plain` is for the reference, where autograd differentiates."""
 
     plain: Callable[[Tensor], Tensor]
     factor: Callable[..., Tensor]
@@ -67,17 +67,17 @@ def plain_gated_recurrence(x: Tensor, start: Tensor, stride: int = 1, activation
 
 
 class _GatedRecurrence(torch.autograd.Function):
-    """Two small operations a step forwards and one backwards; all the rest in pieces that stay in the cache.
+    """Two small operations per step forward and one backward; the rest in pieces that stay in the cache.
 
     With u[i] = c[i - s] - x[i] the state is c[i] = act(u[i]) + x[i], and so u[i + s] = act(u[i]) + (x[i] - x[i + s]),
-    where the difference of the inputs can be had for all steps at once.
+    where the differences of the inputs are computed for all steps at once.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, start: Tensor, stride: int, activation: str, overwrite: bool) -> Tensor:
         act, learns = ACTIVATIONS[activation], any(ctx.needs_input_grad)
         x = x if overwrite else x.clone()
-        values = x.chunk(2, -1)[0]  # and later states
+        values = x.chunk(2, -1)[0]  # overwritten by the states
         size = _steps_at_once(values, stride)
         room = x.new_empty(min(size, len(x)), *values.shape[1:])
         slopes = x.new_empty(values.shape) if learns else torch.empty_like(room)
@@ -103,7 +103,7 @@ class _GatedRecurrence(torch.autograd.Function):
         stride, size = ctx.stride, _steps_at_once(slopes, ctx.stride)
         of_x = torch.ops.aten.glu_backward(grad, x, -1)
         of_values = of_x.chunk(2, -1)[0]
-        later: Tensor | None = None  # what comes back from the steps after the piece
+        later: Tensor | None = None  # the gradient from the steps after the piece
         for begin in reversed(range(0, len(x), size)):
             of_states, slope = of_values[begin : begin + size], slopes[begin : begin + size]
             if later is not None:
@@ -116,7 +116,7 @@ class _GatedRecurrence(torch.autograd.Function):
 
 
 def _steps(u: Sequence[Tensor], factors: Sequence[Tensor], factor: Callable[..., Tensor]) -> None:
-    """u[i] holds what is to be added to act(u[i - 1]); the last may be shorter than a stride."""
+    """u[i] holds x[i - 1] - x[i], to which act(u[i - 1]) is added; the last may be shorter than a stride."""
     before, by = u[0], factor(u[0], out=factors[0])
     for now, room in zip(u[1:-1], factors[1:-1], strict=True):
         now.addcmul_(before, by)
@@ -127,7 +127,7 @@ def _steps(u: Sequence[Tensor], factors: Sequence[Tensor], factor: Callable[...,
 
 
 def _steps_back(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
-    """Each step's gradient goes on to the step before, times its slope."""
+    """Adds each step's gradient, times its slope, to that of the step before."""
     if len(grads) < 2:
         return
     after = grads[-2]
@@ -147,11 +147,9 @@ def gated_recurrence(
 ) -> Tensor:
     """c * sigmoid(gates), where c[i] = act(c[i - stride] - values[i]) + values[i] from c = start. [n, ..., d]
 
-    x: [n, ..., 2 d], first values and then gates; start: [d]. `overwrite` lets x be written over, which saves a copy
-    where nobody else looks at it.
+    x: [n, ..., 2 d], values and then gates; start: [d]. `overwrite` allows x to be overwritten, which saves a copy.
     """
-    # Half precision would add its rounding up from step to step.
-    exact = torch.promote_types(x.dtype, torch.float32)
+    exact = full_precision(x.dtype)  # the rounding of half precision would add up from step to step
     given, start = x.to(exact).contiguous(), start.to(exact)
     if x.is_cuda and importlib.util.find_spec("triton") is not None:
         from .recurrence_triton import gated_recurrence as kernel

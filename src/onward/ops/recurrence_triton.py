@@ -1,6 +1,6 @@
-"""The light recurrence as a kernel for GPUs: a channel's whole way through time in one program, nothing stored between.
+"""The light recurrence as a GPU kernel: one program follows a block of channels through all steps.
 
-Imported only where there is Triton. Reference and explanation: recurrence.py.
+Imported only if Triton is installed. Reference and explanation: recurrence.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 BLOCK = 128
-"""Channels of a program. Few, since there is one program for so many channels, and a GPU needs many."""
+"""Channels per program. Few, so that there are enough programs to fill a GPU."""
 
 
 @triton.jit
 def _there(
     x, gate, bias, out, slopes, n, width, channels, stride, silu: tl.constexpr, exact: tl.constexpr, block: tl.constexpr
-):  # noqa: E501
+):
     columns = tl.program_id(0) * block + tl.arange(0, block)
     real = columns < width
     shift = tl.load(bias + columns % channels, mask=real, other=0.0).to(exact)
@@ -44,7 +44,7 @@ def _there(
 @triton.jit
 def _back(
     grad, gate, out, slopes, grad_x, grad_gate, grad_state, n, width, stride, exact: tl.constexpr, block: tl.constexpr
-):  # noqa: E501
+):
     columns = tl.program_id(0) * block + tl.arange(0, block)
     first = tl.program_id(1)
     real = columns < width
@@ -88,5 +88,5 @@ class _Kernel(torch.autograd.Function):
 def gated_recurrence(x: Tensor, start: Tensor, stride: int = 1, activation: str = "silu") -> Tensor:
     """As `recurrence.gated_recurrence`, for "silu" and "relu"."""
     values, gates = x.chunk(2, -1)
-    # The kernel starts from 0 and adds a bias in the end.
+    # The kernel starts from 0 and adds the bias at the end.
     return _Kernel.apply((values - start).contiguous(), gates.contiguous(), start, stride, activation)

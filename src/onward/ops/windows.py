@@ -1,8 +1,8 @@
-"""Which tokens each window reads, and which of its outputs count. Pure: integers in, integers out.
+"""Which tokens each window holds, and which of its outputs count. Integers in, integers out.
 
-A window holds `window` tokens, the last `overlap` of which the next window reads again. A token's output is
-taken from the first window that reads it, so every token is read out exactly once. With window 10 and overlap
-3, windows read tokens 1-10, 8-17, 15-24 and predict 2-11, 12-18, 19-25.
+A window holds `window` tokens; the next window repeats its last `overlap` tokens. A token's output is taken from the
+first window that holds it, so every token counts exactly once. With window 10 and overlap 3, windows hold the tokens
+1-10, 8-17, 15-24 and predict 2-11, 12-18, 19-25.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..utils.fields import FieldError
+
 
 @dataclass(frozen=True)
 class Read:
-    """What one row does in one run of the backbone."""
+    """The tokens of one row in one run of the backbone."""
 
-    cached: int  # tokens of this window whose keys and values are at hand already
-    again: int  # tokens read once more: the prefix and overlap, or an open window without a cache
-    new: int  # tokens read for the first time
-    closes: bool  # the window ends here, and what it carries goes on
+    cached: int  # tokens of this window whose keys and values are in the cache
+    again: int  # repeated tokens: prefix and overlap, or an open window without a cache
+    new: int  # tokens that come for the first time
+    closes: bool  # the window ends here, and its memory is carried on
 
     @property
     def width(self) -> int:
@@ -29,18 +31,19 @@ IDLE = Read(cached=0, again=0, new=0, closes=False)
 
 
 def check(window: int, overlap: int, prefix: int = 0) -> None:
-    """Refuses windows that would never move forward."""
+    """Refuses windows that would never advance."""
     if window < 1:
-        raise ValueError(f"window must be at least 1 token, got {window}")
-    if overlap < 0 or overlap >= window:
-        raise ValueError(
-            f"overlap must be at least 0 and smaller than the window, got overlap={overlap} with "
-            f"window={window}: choose an overlap of at most {window - 1}"
+        raise FieldError("window", window, "it must be at least 1 token")
+    if not 0 <= overlap < window:
+        raise FieldError(
+            "overlap", overlap, f"it must be at least 0 and smaller than window={window}; choose at most {window - 1}"
         )
     if prefix < 0 or prefix + overlap >= window:
-        raise ValueError(
-            f"a prefix of {prefix} tokens and an overlap of {overlap} leave no room for new tokens in a "
-            f"window of {window}: use a larger window or a shorter prefix"
+        raise FieldError(
+            "prefix_length",
+            prefix,
+            f"with overlap={overlap} it leaves no room for new tokens in window={window}; use a larger window or a "
+            "shorter prefix",
         )
 
 
@@ -54,9 +57,9 @@ def plan(
     prefix: int = 0,
     leave_open: bool = True,
 ) -> list[Read]:
-    """How one row reads `new` tokens when `opened` tokens of a window (`cached` of them at hand) came before.
+    """The runs of one row over `new` tokens, after `opened` tokens of a window (`cached` of them in the cache).
 
-    `leave_open`: a last window that is not full waits for more tokens (decoders). Otherwise it is closed too
+    `leave_open`: a last window that is not full waits for more tokens (decoders). Otherwise it is closed as well
     (encoders, whose outputs would change if more tokens came).
     """
     reads = []
@@ -72,7 +75,7 @@ def plan(
 
 @dataclass(frozen=True)
 class Window:
-    """One window of a whole document: it reads tokens [start, stop), its outputs count from `scored` on."""
+    """One window of a whole document: it holds the tokens [start, stop), and its outputs count from `scored` on."""
 
     start: int
     scored: int
@@ -80,7 +83,7 @@ class Window:
 
 
 def windows(length: int, window: int, overlap: int = 0) -> Iterator[Window]:
-    """The windows that read a document of `length` tokens."""
+    """The windows over a document of `length` tokens."""
     check(window, overlap)
     position = 0
     for read in plan(length, window, overlap):
@@ -89,6 +92,6 @@ def windows(length: int, window: int, overlap: int = 0) -> Iterator[Window]:
 
 
 def segment_length(windows: int, window: int, overlap: int = 0) -> int:
-    """How many tokens exactly fill this many windows."""
+    """The number of tokens that exactly fill this many windows."""
     check(window, overlap)
     return window + (windows - 1) * (window - overlap)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -54,13 +53,3 @@ def refuse_damaged(folder: Path, error: Exception) -> None:
         raise DamagedFile(
             f"{pickled[0]} is damaged, or holds no weights ({said}): use a model saved as safetensors"
         ) from error
-
-
-class TellsDamage:
-    """Beside PreTrainedModel: `from_pretrained` names a file that is damaged."""
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        place = args[0] if args else kwargs.get("pretrained_model_name_or_path")
-        with damage_told(str(place)):
-            return super().from_pretrained(*args, **kwargs)  # type: ignore[misc]

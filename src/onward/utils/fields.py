@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
 
@@ -31,6 +31,8 @@ def require_number(
     *,
     above: float | None = None,
     at_least: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
     whole: bool = False,
     or_none: bool = False,
 ) -> None:
@@ -40,11 +42,19 @@ def require_number(
         return
     fits = is_number(value) and (isinstance(value, int) or not whole)
     fits = fits and (above is None or value > above) and (at_least is None or value >= at_least)
+    fits = fits and (at_most is None or value <= at_most) and (below is None or value < below)
     if not fits:
         kind = "a whole number" if whole else "a number"
-        bound = f"above {above}" if above is not None else f"of at least {at_least}"
-        none = ", or None" if or_none else ""
-        raise FieldError(name, value, f"it must be {kind} {bound}{none}")
+        limits = {"above": above, "of at least": at_least, "at most": at_most, "below": below}
+        bounds = " and ".join(f"{words} {limit}" for words, limit in limits.items() if limit is not None)
+        raise FieldError(name, value, f"it must be {kind} {bounds}".rstrip() + (", or None" if or_none else ""))
+
+
+def require_choice(owner: Any, name: str, allowed: Collection[Any]) -> None:
+    """Refuses a field that has none of the allowed values."""
+    value = getattr(owner, name)
+    if not isinstance(value, Hashable) or value not in allowed:
+        raise FieldError(name, value, f"choose one of {', '.join(map(str, sorted(allowed)))}")
 
 
 def refuse_others(config: type, known: Collection[str], given: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What tokens attend to: the window before them, and in parallel the states and the tokens that are remembered."""
+"""The attention of tokens: to the window before them, and in parallel to states and remembered tokens."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...ops.nearest_memory import read_nearest
+from ...ops.norms import unit_heads
 from ...ops.sliding_attention import attention_of_one, full_attention, position_buckets, sliding_attention
-from ...ops.unit_heads import unit_heads
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .layout import Layout
 from .state import Opened, Pairs
 
 
 class SlidingAttention(nn.Module):
-    """The tokens' attention: to the window before them, and in parallel to states and to remembered tokens."""
-
     def __init__(self, config: BlockRecurrentConfig, index: int):
         super().__init__()
         assert config.head_dim is not None
@@ -46,11 +44,11 @@ class SlidingAttention(nn.Module):
         )
 
     def project(self, x: Tensor) -> list[Tensor]:
-        """x: [B, N, d] -> queries, keys, values and, where states are read, queries to them; [B, H, N, D] each."""
-        # split and unbind, whose gradients are one copy each; of slices they would be one per slice, of the whole.
+        """x: [B, N, d] -> queries, keys, values and, if states are attended to, queries to them. [B, H, N, D] each."""
+        # The gradient of split is one copy; slices would each make a copy of the whole.
         inner = self.heads * self.head_dim
         near, *rest = self.projection(x).split([2 * inner, inner, inner][: 3 if self.reads_states else 2], -1)
-        scales = F.pad(self.scale, (0, self.heads), value=1.0).to(near.dtype)  # keys have none
+        scales = F.pad(self.scale, (0, self.heads), value=1.0).to(near.dtype)  # keys have no scale
         query, key = unit_heads(near.unflatten(-1, (2 * self.heads, -1)), scales).chunk(2, 2)
         split = [query, key, *(part.unflatten(-1, (self.heads, -1)) for part in rest)]
         if self.reads_states:
@@ -58,7 +56,7 @@ class SlidingAttention(nn.Module):
         return [part.transpose(1, 2) for part in split]
 
     def attend(self, query: Tensor, new: Pairs, recent: Pairs, after: Pairs, layout: Layout) -> Tensor:
-        """Self-attention to the window. [B, H, N, D]. recent, after: the last tokens, before the call and after it."""
+        """Attention to the window. [B, H, N, D]. recent, after: the last tokens before and after the call."""
         config = self.config
         if layout.is_one_token and config.attends_to_itself and not (self.training and config.dropout):
             count = after.keys.shape[2]
@@ -78,7 +76,7 @@ class SlidingAttention(nn.Module):
         )
 
     def read_states(self, query: Tensor, opened: Sequence[Opened], layout: Layout) -> Tensor:
-        """Each token reads the states of its own block, `opened[block]`; all blocks at once. [B, H, N, D]"""
+        """Attention of each token to the states of its block, `opened[block]`; all blocks at once. [B, H, N, D]"""
         if layout.blocks == 1:
             return full_attention(query, opened[0].keys, opened[0].values)
         asked = layout.in_blocks(query)
@@ -90,14 +88,14 @@ class SlidingAttention(nn.Module):
     def read_memory(
         self, query: Tensor, local: Tensor, memory: Pairs, blocks: Pairs, layout: Layout
     ) -> tuple[Tensor, Pairs]:
-        """Mixes into `local` what tokens read in the remembered ones, and remembers the blocks that are complete now.
+        """Mixes attention to remembered tokens into `local`, and remembers the blocks that are complete now.
 
-        blocks: the call's keys and values in blocks, [blocks, B, H, W, D]. Tokens read first, then their block is
-        remembered. Block by block, because the scores of one alone are W x memory_size.
+        blocks: the call's keys and values in blocks, [blocks, B, H, W, D]. A block is remembered after its own tokens
+        have attended to the memory. Block by block, because the scores of one block are W x memory_size.
         """
         window, limit = self.config.window, self.config.memory_size
         if not any(layout.completed(0)):
-            blocks = Pairs(*(x[:0] for x in blocks))  # nothing to remember: the memory is not to be copied for it
+            blocks = Pairs(*(x[:0] for x in blocks))  # nothing to remember, so the memory need not be copied
         held = [min(n // window * window, limit) for n in layout.tokens]
         size = memory.keys.shape[2]
         both = memory

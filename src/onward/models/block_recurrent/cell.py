@@ -1,9 +1,9 @@
-"""The recurrent cell's horizontal direction: how states are read, and how a block of tokens changes them.
+"""The recurrent cell: how tokens attend to states, and how a block of tokens updates them.
 
-All that depends on the state alone is done when a block begins ("opening" it): the keys and values that the block's
-tokens will read, the states' look at each other, and their look at the block before, whose tokens are at hand then
-and need not be kept. When the block is complete, the states look at its tokens, and the gate makes the next states
-of both looks together. So no more than a block's keys and values are ever carried.
+Everything that depends on the states alone is computed when a block is opened: the keys and values for the block's
+tokens, the states' attention to each other, and their attention to the block before, whose tokens need not be kept
+afterwards. When the block is complete, the states attend to its tokens, and the gate makes the next states from both
+results. So never more than one block's keys and values are carried.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from ...ops.rms_norm import RMSNorm
+from ...ops.norms import RMSNorm, unit_heads
 from ...ops.sliding_attention import full_attention
-from ...ops.unit_heads import unit_heads
 from ..state import where_rows
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .gates import make_gate
@@ -47,7 +46,7 @@ class RecurrentCell(nn.Module):
     def open(self, vectors: Tensor, before: Pairs | None, has_before: list[bool]) -> Opened:
         """vectors: [B, S, d]; before: keys and values of the block before, for the rows that have one.
 
-        With `before` None the look at it is left to `close`, which then gets its keys and values, too.
+        With `before` None, `close` gets the keys and values of the block before and attends to them.
         """
         projected = self.projection(self.norm(vectors) + self.ids)
         keys, values, own, queries = (x.unflatten(-1, (self.heads, -1)) for x in projected.chunk(4, -1))
@@ -62,23 +61,23 @@ class RecurrentCell(nn.Module):
         if not any(has_before):
             nothing = torch.full_like(queries[..., 0], -torch.inf)
             return opened._replace(read_before=torch.zeros_like(queries), weight_before=nothing)
-        read, weight = look(queries, *before)
+        read, weight = weighed_attention(queries, *before)
         if not all(has_before):
             none = torch.tensor([not has for has in has_before], device=weight.device)
             weight = weight.masked_fill(none[:, None, None], -torch.inf)
         return opened._replace(read_before=read, weight_before=weight)
 
     def close(self, vectors: Tensor, opened: Opened, tokens: Pairs) -> Tensor:
-        """The states after a block, whose tokens have these keys and values, [B, H, W, D] each; or those of the block
-        before and of this one, [B, H, 2W, D], where `opened` has not looked at the block before."""
+        """The states after a block. tokens: the keys and values of the block, [B, H, W, D], or of the block before and
+        this one, [B, H, 2W, D], if `opened` has not attended to the block before."""
         return self.gated(vectors, self.attended(opened, tokens))
 
     def attended(self, opened: Opened, tokens: Pairs) -> Tensor:
-        """[B, S, 2 H D]: what the states read in each other, and in the tokens of two blocks."""
+        """[B, S, 2 H D]: attention of the states to each other, and to the tokens of two blocks."""
         if opened.read_before is None or opened.weight_before is None:
             read = full_attention(opened.queries, *tokens)
         else:
-            now, weight = look(opened.queries, *tokens)
+            now, weight = weighed_attention(opened.queries, *tokens)
             share = (opened.weight_before - weight).sigmoid()[..., None].to(now.dtype)
             read = torch.lerp(now, opened.read_before.to(now.dtype), share)
         return torch.stack([opened.read_states, read], 1).permute(0, 3, 1, 2, 4).flatten(2)
@@ -92,9 +91,9 @@ class RecurrentCell(nn.Module):
         return vectors
 
     def started(self, state: CellState | None, tokens: tuple[int, ...], window: int, recent: Pairs) -> CellState:
-        """The state with every row's block opened; rows at their document's start have the learned initial state."""
+        """The state with every row's block opened; rows at a document's start get the learned initial state."""
         starting = [n == 0 for n in tokens]
-        initial = self.initial.repeat(len(tokens), 1, 1)  # a copy: a state must not change with the parameter
+        initial = self.initial.repeat(len(tokens), 1, 1)  # a copy, so that a state does not change with the parameter
         if state is None or all(starting):
             vectors = initial
         elif any(starting):
@@ -114,8 +113,8 @@ class RecurrentCell(nn.Module):
         return CellState(vectors, opened)
 
 
-def look(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention, and with it the weight that lets it be joined to attention over other keys."""
+def weighed_attention(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention, and the log of its summed scores, with which attention over other keys can be joined."""
     scores = queries @ keys.mT  # [B, H, S, W]
     weight = scores.logsumexp(-1)
     return (scores - weight[..., None]).exp() @ values, weight

@@ -1,45 +1,67 @@
-"""The configuration of block-recurrent models, and the rows of the paper's tables by name."""
+"""The configuration of block-recurrent models, and the rows of the paper's tables as presets."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from ...utils.fields import is_number
+from ...utils.fields import FieldError, require_choice, require_number
 from ..checking import OURS, CheckedConfig
 from .gates import CONFIGURATIONS, GATES, TANHS
+
+WHOLE_NUMBERS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "window",
+    "segment_length",
+    "relative_attention_num_buckets",
+    "relative_attention_max_distance",
+    "blocks_per_checkpoint",
+)
+CHOICES = {
+    "gate": GATES,
+    "gate_configuration": CONFIGURATIONS,
+    "gate_tanh": TANHS,
+    "hidden_act": ACT2FN,
+    "feedback": (True, False),
+    "attends_to_itself": (True, False),
+}
 
 
 class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
     """A decoder with sliding attention, some of whose layers carry state vectors from block to block.
 
-    The defaults are the paper's "Rec:fixed:skip"; `preset(name)` has every row of its tables.
+    The defaults are the paper's "Rec:fixed:skip"; `preset(name)` gives every row of its tables.
 
     Args:
-        hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_act: as everywhere.
+        hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_act: as in other models.
         head_dim: by default hidden_size / num_attention_heads.
-        window: how many tokens back a token sees, and how many tokens make a block.
-        segment_length: how many tokens a training step reads of each document; the model itself takes any length.
-        recurrent_layers: which layers carry states, counted from 1; an empty list for none.
-        num_states: how many state vectors such a layer carries; by default as many as `window`.
+        window: how many tokens back a token sees, and the length of a block.
+        segment_length: how many tokens of each document a training step sees; the model itself takes any length.
+        recurrent_layers: the layers that carry states, counted from 1; an empty list for none.
+        num_states: state vectors of a recurrent layer; by default as many as `window`.
         gate: "fixed" or "lstm".
         gate_configuration: "dual", "single" or "skip".
-        gate_tanh: where the gate's input goes through tanh: "lstm", in that gate, as the paper writes it, or
-            "single", in both gates of that configuration and nowhere else, as the authors' code does.
-        feedback: let every layer read the states of the last recurrent layer; blocks are then read one by one.
-        memory_size: how many tokens one layer remembers, keys and values; 0 for no such memory.
-        memory_top_k: how many of them each token reads; memory_layer: which layer, counted from 1, by default the
-            9th of 12 or the one at that height.
+        gate_tanh: where the gate's input goes through tanh: "lstm", in that gate, as in the paper, or "single", in
+            both gates of that configuration only, as in the authors' code.
+        feedback: every layer attends to the states of the last recurrent layer; blocks are then processed one by one.
+        memory_size: how many tokens one layer remembers as keys and values; 0 for none.
+        memory_top_k: how many of them each token attends to; memory_layer: the layer, counted from 1; by default the
+            9th of 12, or the one at that height.
         attends_to_itself: True: a token sees itself and the window-1 tokens before it; False, as in the authors'
             code: the window tokens before it, and not itself.
         relative_attention_num_buckets, relative_attention_max_distance: of T5's position bias.
-        initial_attention_scale: queries and keys have length 1; this factor between them is learned, per head.
-        dropout: on the embeddings, on what enters attention, on its shares, and on what each half of a layer adds;
-            none along the document.
-        blocks_per_checkpoint: with gradient checkpointing, only the state between so many blocks is kept; with
-            feedback, between all.
+        initial_attention_scale: queries and keys have length 1; this factor is learned, per head.
+        dropout: on the embeddings, the input of attention, its weights, and the output of each half of a layer; none
+            along the document.
+        blocks_per_checkpoint: with gradient checkpointing, the state is kept after every so many blocks; with feedback,
+            after every block.
     """
 
     model_type = f"{OURS}block_recurrent"
@@ -78,9 +100,9 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any):
         self.refuse_unknown(kwargs)
-        self._check_sizes()
+        self._check_values()
         if self.head_dim is None:
-            self.head_dim = self._even_head_dim()
+            self.head_dim = even_head_dim(self.hidden_size, self.num_attention_heads)
         if self.num_states is None:
             self.num_states = self.window
         super().__post_init__(**kwargs)
@@ -89,111 +111,86 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> BlockRecurrentConfig:
-        """A row of the paper's tables by its name there: "Rec:fixed:skip", "Slide:13L", "XL:2048" and so on.
+        """A row of the paper's tables by its name: "Rec:fixed:skip", "Slide:13L", "XL:2048" and so on.
 
-        Overrides of sizes are those of the 12-layer base model, and the row keeps its proportion to it, so that
-        rows of one reduced size stay comparable: with `num_hidden_layers=6`, "Slide:13L" has 7 layers and
-        "Rec:fixed:skip" its recurrent layer at 5; with `window=128`, "XL:1024" has a window of 256.
+        Overridden sizes are those of the 12-layer base model, to which the row keeps its proportion, so that rows of
+        one reduced size stay comparable: with `num_hidden_layers=6`, "Slide:13L" has 7 layers and "Rec:fixed:skip"
+        its recurrent layer at 5; with `window=128`, "XL:1024" has a window of 256.
         """
         if not isinstance(name, str) or name not in PRESETS:
             raise ValueError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
         return cls(**in_proportion(PRESETS[name], overrides))
 
-    def _check_sizes(self) -> None:
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "window",
-            "segment_length",
-            "relative_attention_num_buckets",
-            "relative_attention_max_distance",
-            "blocks_per_checkpoint",
-        ):
-            self.require_whole(name)
+    def _check_values(self) -> None:
+        for name in WHOLE_NUMBERS:
+            require_number(self, name, at_least=1, whole=True)
         for name in ("head_dim", "num_states", "memory_layer"):
-            self.require_whole(name, or_none=True)
-        for name in ("feedback", "attends_to_itself"):
-            self.require_choice(name, (True, False))
-        for name, allowed in (
-            ("gate", tuple(GATES)),
-            ("gate_configuration", CONFIGURATIONS),
-            ("gate_tanh", TANHS),
-            ("hidden_act", tuple(ACT2FN)),
-        ):
-            self.require_choice(name, allowed)
-        if not is_number(self.initial_attention_scale):
-            raise ValueError(f"initial_attention_scale must be a number, got {self.initial_attention_scale!r}")
-        if not is_number(self.rms_norm_eps) or self.rms_norm_eps <= 0:
-            raise ValueError(f"rms_norm_eps must be a number above 0, got {self.rms_norm_eps!r}")
-        if not is_number(self.dropout) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout!r}: choose a share from 0 up to, but not, 1")
-        exact = self.relative_attention_num_buckets // 2
-        if self.relative_attention_num_buckets < 2 or self.relative_attention_max_distance <= exact:
-            raise ValueError(
-                f"relative_attention_num_buckets={self.relative_attention_num_buckets} with "
-                f"relative_attention_max_distance={self.relative_attention_max_distance}: there must be at least 2 "
-                f"buckets, and half of them ({exact}) must lie within the distance"
-            )
-
-    def _even_head_dim(self) -> int:
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(uneven(self.hidden_size, self.num_attention_heads))
-        return self.hidden_size // self.num_attention_heads
+            require_number(self, name, at_least=1, whole=True, or_none=True)
+        require_number(self, "memory_size", at_least=0, whole=True)
+        require_number(self, "initial_attention_scale")
+        require_number(self, "rms_norm_eps", above=0)
+        require_number(self, "dropout", at_least=0, below=1)
+        for name, allowed in CHOICES.items():
+            require_choice(self, name, allowed)
+        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        if buckets < 2:
+            raise FieldError("relative_attention_num_buckets", buckets, "there must be at least 2 buckets")
+        if distance <= buckets // 2:
+            problem = f"half of the {buckets} buckets must lie within the distance; choose more than {buckets // 2}"
+            raise FieldError("relative_attention_max_distance", distance, problem)
 
     def _check_recurrence(self) -> None:
         layers = self.recurrent_layers
         if not isinstance(layers, (list, tuple)):
-            raise ValueError(f"recurrent_layers must be a list of layers, counted from 1, got {layers!r}")
+            raise FieldError("recurrent_layers", layers, "it must be a list of layers, counted from 1")
         for layer in layers:
             if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= self.num_hidden_layers:
-                raise ValueError(
-                    f"recurrent_layers has {layer!r}: layers are counted from 1 to {self.num_hidden_layers}; set "
-                    "recurrent_layers to some of these, or to [] for none, or use preset(name, ...), which keeps the "
-                    "proportions"
+                raise FieldError(
+                    "recurrent_layers",
+                    layers,
+                    f"layers are counted from 1 to {self.num_hidden_layers}, and {layer!r} is none of them; list some, "
+                    "or none as [], or use preset(name, ...), which keeps the proportions",
                 )
         self.recurrent_layers = sorted(set(layers))
         if self.feedback and not layers:
-            raise ValueError("feedback=True needs a recurrent layer whose states are read: set recurrent_layers")
+            raise FieldError(
+                "feedback", True, "there is no recurrent layer whose states to attend to; set recurrent_layers"
+            )
 
     def _check_memory(self) -> None:
-        if isinstance(self.memory_size, bool) or not isinstance(self.memory_size, int) or self.memory_size < 0:
-            raise ValueError(f"memory_size must be a whole number of tokens, or 0 for none, got {self.memory_size!r}")
         if not self.memory_size:
             if self.memory_layer is not None:
-                raise ValueError(f"memory_layer={self.memory_layer} remembers nothing: set memory_size, too")
+                raise FieldError("memory_layer", self.memory_layer, "it remembers nothing unless memory_size is set")
             return
-        self.require_whole("memory_top_k")
+        require_number(self, "memory_top_k", at_least=1, whole=True)
         if self.memory_layer is None:
             self.memory_layer = layer_at(9 / 12, self.num_hidden_layers)
         if self.memory_layer > self.num_hidden_layers:
-            raise ValueError(f"memory_layer={self.memory_layer}: layers are counted from 1 to {self.num_hidden_layers}")
+            raise FieldError(
+                "memory_layer", self.memory_layer, f"layers are counted from 1 to {self.num_hidden_layers}"
+            )
         if self.memory_top_k > self.memory_size:
-            raise ValueError(
-                f"memory_top_k={self.memory_top_k} is more than memory_size={self.memory_size} tokens can give: "
-                "read fewer, or remember more"
-            )
+            raise FieldError("memory_top_k", self.memory_top_k, f"it must be at most memory_size={self.memory_size}")
         if self.memory_size % self.window:
-            raise ValueError(
-                f"memory_size={self.memory_size} must be a multiple of window={self.window}: whole blocks are "
-                f"remembered; {max(1, self.memory_size // self.window) * self.window} would fit"
+            fitting = max(1, self.memory_size // self.window) * self.window
+            problem = (
+                f"it must be a multiple of window={self.window}, since whole blocks are remembered; {fitting} fits"
             )
+            raise FieldError("memory_size", self.memory_size, problem)
 
     @property
     def reads_states(self) -> tuple[bool, ...]:
-        """For each layer whether its tokens read states."""
+        """For each layer, whether its tokens attend to states."""
         return tuple(self.feedback or layer in self.recurrent_layers for layer in range(1, self.num_hidden_layers + 1))
 
     @property
     def attention_width(self) -> int:
-        """H * D: what all heads of a layer are wide together."""
+        """H * D, the width of all heads of a layer together."""
         assert self.head_dim is not None
         return self.num_attention_heads * self.head_dim
 
 
-# -- the rows of the paper's tables: what each changes in the base model, a 12-layer one with recurrence in none
+# -- the rows of the paper's tables: what each changes in the base model, which has 12 layers and no recurrence
 
 BASE: dict[str, Any] = {
     "hidden_size": 1024,
@@ -227,13 +224,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def in_proportion(row: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a row's configuration, when the base model has the sizes given in `overrides`."""
+    """The fields of a row's configuration if the base model has the sizes given in `overrides`."""
     base = BASE | {name: overrides[name] for name in (*BASE, "intermediate_size") if name in overrides}
-    for name, value in base.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if "head_dim" not in overrides and base["hidden_size"] % base["num_attention_heads"]:
-        raise ValueError(uneven(base["hidden_size"], base["num_attention_heads"]))
+    for name in base:
+        require_number(SimpleNamespace(**base), name, at_least=1, whole=True)
+    if "head_dim" not in overrides:
+        even_head_dim(base["hidden_size"], base["num_attention_heads"])
     base.setdefault("intermediate_size", 4 * base["hidden_size"])
     if "window" in overrides and "segment_length" not in overrides:
         base["segment_length"] = BASE["segment_length"] // BASE["window"] * base["window"]
@@ -254,11 +250,11 @@ def in_proportion(row: dict[str, Any], overrides: dict[str, Any]) -> dict[str, A
     return fields | {name: value for name, value in overrides.items() if name not in (*BASE, "intermediate_size")}
 
 
-def uneven(width: int, heads: int) -> str:
-    return (
-        f"hidden_size={width} cannot be shared by num_attention_heads={heads}: choose a multiple, or give head_dim, "
-        "the width of a head"
-    )
+def even_head_dim(width: int, heads: int) -> int:
+    if width % heads:
+        problem = f"it cannot be shared by num_attention_heads={heads}; choose a multiple, or set head_dim"
+        raise FieldError("hidden_size", width, problem)
+    return width // heads
 
 
 def layer_at(share: float, depth: int) -> int:

@@ -1,4 +1,4 @@
-"""Gates: how a state takes in what was computed for it. A gate is one class here, and its name."""
+"""Gates: how the next state is made of the old one and its update. A gate is one class, and its name in GATES."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from transformers import initialization as init
 
 CONFIGURATIONS = ("dual", "single", "skip")
 TANHS = ("lstm", "single")
-
-
-KEPT_DEVIATION = 0.8796256610342398  # of a normal distribution, when what lies beyond two deviations is cut off
+KEPT_DEVIATION = 0.8796256610342398  # of a normal distribution that is cut off at two standard deviations
 
 
 def cut_normal(variance: float) -> dict[str, Any]:
-    """For `trunc_normal_`: cut at two deviations, and as much wider that the variance is right after the cut."""
+    """Arguments of `trunc_normal_`: cut at two standard deviations, with the given variance after the cut."""
     deviation = math.sqrt(variance) / KEPT_DEVIATION
     return {"std": deviation, "a": -2 * deviation, "b": 2 * deviation}
 
 
 class GateKernel(nn.Linear):
-    """Makes the new state z and, after it, what `gates` decide by. Gates begin small but not at zero: Adafactor's steps
-    are as large as the parameter, and zeros would stay zeros. z begins as every other kernel does."""
+    """Computes the update z, and after it the inputs of `gates`. Gates start small but not at zero: Adafactor's steps
+    are as large as the parameter, so that zeros would stay zeros. z starts as every other kernel does."""
 
     def __init__(self, fan_in: int, width: int, gates: int = 0):
         super().__init__(fan_in, (1 + gates) * width)
@@ -34,12 +32,12 @@ class GateKernel(nn.Linear):
         start = torch.empty_like(self.weight)
         nn.init.trunc_normal_(start[: self.width], **cut_normal(1 / self.in_features))
         nn.init.trunc_normal_(start[self.width :], **cut_normal(0.1 / self.in_features))
-        init.copy_(self.weight, start)  # as a whole: only so does transformers know a weight that was loaded
+        init.copy_(self.weight, start)  # in one call, which transformers skips for loaded weights
         init.normal_(self.bias, std=0.1)
 
 
 class FixedGate(nn.Module):
-    """A moving average over blocks, at a speed that each channel learns: g c + (1 - g) z."""
+    """A moving average over blocks, with a learned speed per channel: g c + (1 - g) z."""
 
     always_tanh = False
 
@@ -51,18 +49,18 @@ class FixedGate(nn.Module):
 
     def forward(self, state: Tensor, given: Tensor) -> Tensor:
         """state: [..., S, d]; given: [..., S, fan_in]."""
-        new = self.kernel(given).to(state.dtype)  # which autocast would lower
+        new = self.kernel(given).to(state.dtype)  # autocast would lower it
         return torch.lerp(new.tanh() if self.tanh else new, state, self.forget.sigmoid())
 
     def values(self, given: Tensor) -> dict[str, Tensor]:
-        """What the gate lets through, for looking at: of the old state, and of the new."""
+        """The shares of the old state and of the update, for inspection."""
         kept = self.forget.sigmoid()
         return {"kept": kept, "taken in": 1 - kept}
 
 
 class LSTMGate(nn.Module):
-    """Forgets and takes in by what it is given. The constants lean to remembering, without making the biases, and
-    so Adafactor's steps, large."""
+    """Forgets and takes in depending on its input. The constants favour remembering without large biases, to which
+    Adafactor would take large steps."""
 
     always_tanh = True
 

@@ -1,4 +1,4 @@
-"""The block-recurrent language model: a loss in pieces, and generation without end."""
+"""The block-recurrent language model: a loss without the logits of the whole length, and unlimited generation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, GenerationMixin
 
 from ...ops.language_loss import IGNORED, language_loss
-from ..checking import check_labels, kept_columns
+from ..checking import kept_columns
 from ..generation import GeneratesOnward
-from ..labels import next_labels
-from ..losses import share
+from ..losses import labels_to_predict, share
 from .configuration_block_recurrent import BlockRecurrentConfig
-from .inputs import refuse
 from .modeling_block_recurrent import BlockRecurrentModel, BlockRecurrentOutput, BlockRecurrentPreTrainedModel
 from .state import BlockState
 
@@ -27,7 +25,6 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
 
     auto_class = AutoModelForCausalLM
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
 
     def __init__(self, config: BlockRecurrentConfig):
         super().__init__(config)
@@ -54,18 +51,18 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> BlockRecurrentOutput | tuple:
-        """Reads `input_ids` [B, N] of any length N on from `state`; see `BlockRecurrentModel.forward`.
+        """Processes `input_ids` [B, N] of any length N, continuing from `state`; see `BlockRecurrentModel.forward`.
 
         `labels` are the input ids themselves, as everywhere in transformers: each token is predicted by the one
-        before it. `shift_labels` [B, N] instead names for each token the one that follows, so that the last token
-        of a call can have a label, too. While training (`model.train()`), no logits are returned beside the loss:
-        they would be by far the largest thing in memory.
+        before it. `shift_labels` [B, N] hold the next token of each instead, so that the last token of a call can
+        have a label. During training (`model.train()`) no logits are returned with the loss: they would be by far
+        the largest tensor in memory.
         """
-        shift_labels = kwargs.pop("shift_labels", None)  # unnamed, or Trainer would take it for one of its labels
-        refuse(kwargs, self)
+        shift_labels = kwargs.pop("shift_labels", None)  # not a parameter: Trainer would count it among its labels
+        self.refuse_arguments(kwargs)
         given = input_ids if inputs_embeds is None else inputs_embeds
         columns = kept_columns(logits_to_keep, given.shape[1] if isinstance(given, Tensor) and given.dim() > 1 else 0)
-        read = self.model(
+        base = self.model(
             input_ids,
             attention_mask,
             state=state,
@@ -74,15 +71,14 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
             output_hidden_states=output_hidden_states,
             return_dict=True,
         )
-        hidden = read.last_hidden_state
+        hidden = base.last_hidden_state
         wanted = labels_to_predict(labels, shift_labels, attention_mask, hidden.shape[:2], self.config.vocab_size)
         loss = None if wanted is None else self._loss(hidden, wanted, num_items_in_batch)
         logits = None
         if loss is None or not self.training:
             logits = self.lm_head(hidden[:, columns]) * self._logit_factor
-        output = BlockRecurrentOutput(loss=loss, logits=logits, state=read.state, hidden_states=read.hidden_states)
-        wants_dict = self.config.return_dict if return_dict is None else return_dict
-        return output if wants_dict else output.to_tuple()
+        output = BlockRecurrentOutput(loss=loss, logits=logits, state=base.state, hidden_states=base.hidden_states)
+        return self.returned(output, return_dict)
 
     @property
     def _logit_factor(self) -> float:
@@ -92,21 +88,8 @@ class BlockRecurrentForCausalLM(BlockRecurrentPreTrainedModel, GeneratesOnward, 
         total = language_loss(hidden.flatten(0, 1), self.lm_head.weight, wanted.flatten(), self._logit_factor)
         loss = share(total, (wanted != IGNORED).sum(), count)
         if self.training and torch.distributed.is_initialized():
-            # Processes wait for a gradient of every parameter, and a call without a whole block never asks the cell.
-            # Those that are in parts (FSDP) their layers have seen to.
+            # Distributed training waits for a gradient of every parameter, and a call without a complete block does
+            # not use the cell. Layers take care of sharded parameters (FSDP).
             here = (p for p in self.parameters() if p.requires_grad and not isinstance(p, DTensor))
             loss = loss + 0 * sum(p.sum() for p in here)
         return loss
-
-
-def labels_to_predict(
-    labels: Tensor | None, shift_labels: Tensor | None, mask: Tensor | None, shape: torch.Size, vocab_size: int
-) -> Tensor | None:
-    """For each token the one it is to predict, [B, N]."""
-    given = labels if shift_labels is None else shift_labels
-    if given is None:
-        return None
-    check_labels(given, shape, vocab_size, "the input")
-    if shift_labels is None:
-        return next_labels(given, mask)
-    return shift_labels.long() if mask is None else shift_labels.long().masked_fill(mask == 0, IGNORED)

@@ -1,4 +1,4 @@
-"""One layer: sliding attention, an MLP and, in recurrent layers, the state vectors that go from block to block."""
+"""One layer: sliding attention, an MLP and, in recurrent layers, state vectors carried from block to block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers.activations import ACT2FN
 
-from ...ops.rms_norm import RMSNorm
+from ...ops.norms import RMSNorm
 from ..state import where_rows
 from .attention import SlidingAttention
 from .cell import RecurrentCell
@@ -28,7 +28,7 @@ class MLP(nn.Module):
 
 
 class BlockRecurrentLayer(nn.Module):
-    """An ordinary decoder layer with sliding attention; as a recurrent one it also changes its state vectors."""
+    """A decoder layer with sliding attention, which also updates its state vectors if it is recurrent."""
 
     def __init__(self, config: BlockRecurrentConfig, index: int):
         super().__init__()
@@ -42,18 +42,18 @@ class BlockRecurrentLayer(nn.Module):
     def forward(
         self, x: Tensor, state: LayerState, layout: Layout, feedback: Opened | None = None
     ) -> tuple[Tensor, LayerState]:
-        """x: [B, N, d]. `feedback`: the open block that all layers read; the state then comes with its block opened."""
+        """x: [B, N, d]. `feedback`: the open block that all layers attend to; `state` then has its block opened."""
         if self.attention.scale.is_meta and not x.is_meta:
             raise RuntimeError(
-                "a layer's weights are not in memory: offloading to disk is not there for block-recurrent models; load "
-                "the model whole, or in a smaller dtype"
+                "a layer's weights are not in memory: offloading is not supported for block-recurrent models; load the "
+                "whole model, or use a smaller dtype"
             )
-        if feedback is None:  # in here, where FSDP has the layer's parameters whole
+        if feedback is None:  # inside of forward, where FSDP has gathered the parameters
             state = self.opened(state, layout)
-        drop = self.dropout if self.dropout.training else _whole  # a call that does nothing is one of many for a token
+        drop = self.dropout if self.dropout.training else _unchanged  # saves calls when tokens are generated
         query, key, value, *to_states = self.attention.project(drop(self.attention_norm(x)))
         new = Pairs(key, value)
-        recent = Pairs(*(past.to(key.dtype) for past in state.recent))  # autocast works in another dtype
+        recent = Pairs(*(past.to(key.dtype) for past in state.recent))  # autocast computes in another dtype
         after = layout.recent(recent, new)
         attended = self.attention.attend(query, new, recent, after, layout)
         blocks = None
@@ -72,20 +72,20 @@ class BlockRecurrentLayer(nn.Module):
         joined = side_by_side[0] if len(parts) == 1 else torch.cat(side_by_side, -1)  # [B, N, (2) H D]
         x = x + drop(self.attention.output(joined))
         x = x + drop(self.mlp(self.mlp_norm(x)))
-        if self.training and isinstance(self, FSDPModule):  # processes wait for a gradient of every parameter
+        if self.training and isinstance(self, FSDPModule):  # FSDP waits for a gradient of every parameter
             x = x + 0 * sum(p.sum() for p in self.parameters() if p.requires_grad)
         return x, LayerState(after, cell, memory)
 
     def opened(self, state: LayerState, layout: Layout) -> LayerState:
-        """The state with its block open to be read, also where the last call ended at a block's edge."""
+        """The state with its block opened, also if the last call ended between two blocks."""
         if self.cell is None:
             return state
         return state._replace(cell=self.cell.started(state.cell, layout.tokens, layout.window, state.recent))
 
     def carry(self, state: CellState, blocks: Pairs | None, layout: Layout) -> tuple[CellState, list[Opened]]:
-        """The one thing that cannot be done for all blocks at once: each block's states come from the block before.
+        """The only sequential part: each block's states come from the block before.
 
-        Returns the state after the call, and what each block's tokens read.
+        Returns the state after the call, and for each block what its tokens attend to.
         """
         assert self.cell is not None and state.opened is not None
         vectors, opened = state.vectors, state.opened
@@ -100,8 +100,8 @@ class BlockRecurrentLayer(nn.Module):
                 closed = where_rows(rows, closed, vectors)
             vectors = closed
             if number + 1 < layout.blocks:
-                # Where all rows complete the next block, too, both are looked at together; otherwise what is carried
-                # on must have looked at this one, whose tokens will not be there any more.
+                # If all rows complete the next block as well, states attend to both blocks at once; otherwise the
+                # carried state must have attended to this block, whose tokens are not kept.
                 before = block if all(complete) and all(layout.completed(number + 1)) else None
                 following = self.cell.open(vectors, block if before is None else None, complete)
                 if not all(complete):
@@ -112,7 +112,7 @@ class BlockRecurrentLayer(nn.Module):
         return CellState(vectors, None if between else opened), each
 
 
-def _whole(x: Tensor) -> Tensor:
+def _unchanged(x: Tensor) -> Tensor:
     return x
 
 

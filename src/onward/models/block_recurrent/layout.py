@@ -1,11 +1,12 @@
 """Where the new tokens of a call lie in the blocks of their documents.
 
-Rows need not be in step: each has its own place in its block. Where they are in step, as in training, everything is
-a slice; where they are not, a gather.
+Each row has its own place in its block. If all rows have the same place, as in training, tokens are moved by slices,
+and otherwise by gathers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from .state import Pairs
 
 @dataclass(frozen=True)
 class Layout:
-    """Row r has read `tokens[r]` tokens of its document, and now reads `lengths[r]` more."""
+    """Row r has seen `tokens[r]` tokens of its document; `lengths[r]` more come now."""
 
     window: int
     tokens: tuple[int, ...]
@@ -27,7 +28,7 @@ class Layout:
 
     @cached_property
     def fills(self) -> tuple[int, ...]:
-        """How many tokens of its open block each row has read before."""
+        """How many tokens of its open block each row has already."""
         return tuple(n % self.window for n in self.tokens)
 
     @cached_property
@@ -36,7 +37,7 @@ class Layout:
 
     @cached_property
     def blocks(self) -> int:
-        """How many blocks the call touches at most, counted from each row's open one."""
+        """The largest number of blocks that the call touches in a row, counted from its open block."""
         return max(-(-(fill + new) // self.window) for fill, new in zip(self.fills, self.lengths, strict=True))
 
     @property
@@ -44,18 +45,18 @@ class Layout:
         return all(n == 1 for n in self.lengths)
 
     def completed(self, block: int) -> list[bool]:
-        """Which rows have all tokens of this block, of those the call touches."""
+        """Which rows have all tokens of this block, counted like `blocks`."""
         reach = (block + 1) * self.window
         return [fill + new >= reach for fill, new in zip(self.fills, self.lengths, strict=True)]
 
     def seen(self, past: int) -> list[int]:
-        """How many of the last `past` tokens before the call each row really has."""
+        """How many of the last `past` columns before the call hold tokens, for each row."""
         return [min(n, past) for n in self.tokens]
 
     # -- blocks of the grid: [blocks, B, H, W, D], column c of row r being token c - fills[r] of the call
 
     def in_blocks(self, new: Tensor, past: Tensor | None = None) -> Tensor:
-        """Tokens [B, H, N, D] in their blocks; with `past`, the open blocks' earlier tokens too."""
+        """Tokens [B, H, N, D] in their blocks; with `past`, together with the open blocks' earlier tokens."""
         offsets = self.fills
         if past is not None and any(self.fills):
             offsets = tuple(fill - past.shape[2] for fill in self.fills)
@@ -71,19 +72,19 @@ class Layout:
         return _shifted(flat, tuple(-fill for fill in self.fills), count)
 
     def each_block(self, new: Tensor) -> list[Tensor]:
-        """Tokens [B, H, N, D] block by block; where all lie in one block, just as they are."""
+        """Tokens [B, H, N, D] block by block; unchanged if all lie in one block."""
         return [new] if self.blocks == 1 else list(self.in_blocks(new))
 
     def from_each_block(self, blocks: list[Tensor], count: int) -> Tensor:
         return blocks[0] if self.blocks == 1 else self.out_of_blocks(torch.stack(blocks), count)
 
-    # -- what goes on to the next call
+    # -- what the next call needs
 
     def recent(self, past: Pairs, new: Pairs) -> Pairs:
-        """The last tokens up to now, aligned at the right, a window of them at most."""
+        """The last tokens after the call, aligned at the right, at most a window of them."""
         size = min(self.window, max(self.after))
-        if min(self.lengths) == new.keys.shape[2] >= size:  # a copy: a part of the whole would keep all of it
-            # In the order that a file has them, too: on some processors the last bit of a product hangs on it.
+        if min(self.lengths) == new.keys.shape[2] >= size:  # a copy, since a slice would keep the whole
+            # Contiguous, as loaded from a file: the layout can change the last bit of a product.
             return Pairs(*(x[:, :, -size:].clone(memory_format=torch.contiguous_format) for x in new))
         if min(self.lengths) == new.keys.shape[2]:
             kept = size - new.keys.shape[2]
@@ -93,8 +94,8 @@ class Layout:
         return Pairs(*(_shifted(torch.cat(both, 2), offsets, size) for both in zip(past, new, strict=True)))
 
     def remembered(self, both: Pairs, before: int, limit: int) -> Pairs:
-        """The last tokens of complete blocks, aligned at the right. both: `before` columns of memory, then the
-        blocks of the call."""
+        """The last tokens of complete blocks, aligned at the right. both: `before` columns of memory, then the blocks
+        of the call."""
         complete = [n // self.window * self.window for n in self.after]
         size = min(limit, max(complete))
         ends = [before + now - n // self.window * self.window for now, n in zip(complete, self.tokens, strict=True)]
@@ -102,7 +103,7 @@ class Layout:
 
 
 def _shifted(x: Tensor, offsets: Sequence[int], size: int) -> Tensor:
-    """Row r moved by `offsets[r]` columns to the right; columns from outside are zero, or never looked at.
+    """Row r moved to the right by `offsets[r]` columns; columns from outside are zero or never used.
 
     x: [B, H, n, D] -> [B, H, size, D].
     """
@@ -120,48 +121,52 @@ def _shifted(x: Tensor, offsets: Sequence[int], size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens [starts[r], stops[r]) of each row: a part of a call that lies within some blocks."""
+    """Some of a call's tokens, which every row has in order: where they are, and how many of them in each row."""
 
-    starts: tuple[int, ...]
-    stops: tuple[int, ...]
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(stop - start for start, stop in zip(self.starts, self.stops, strict=True))
+    columns: slice | Tensor  # [B, n], the number of all columns where a row has no more tokens
+    lengths: tuple[int, ...]
 
     def of(self, x: Tensor) -> Tensor:
         """[B, N, d] -> [B, n, d], rows aligned at the left."""
-        size = max(self.lengths)
-        return _shifted(x[:, None], tuple(-start for start in self.starts), size)[:, 0]
+        if isinstance(self.columns, slice):
+            return x[:, self.columns]
+        return x.gather(1, self.columns.clamp(max=x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[2]))
 
 
-def pieces(layout: Layout, blocks: int) -> list[Piece]:
-    """The call in order, cut wherever a row has finished `blocks` blocks."""
+def pieces(layout: Layout, blocks: int, real: Tensor) -> list[Piece]:
+    """The call in order, cut wherever a row has finished `blocks` blocks; 0 for a single piece.
+
+    real: [B, N], False at padding.
+    """
+    count = real.shape[1]
+    in_step = min(layout.lengths) == count and (not blocks or len(set(layout.fills)) == 1)
+    if not in_step:  # the columns of each row's tokens, in order; padding follows
+        order = (~real).int().argsort(dim=1, stable=True)
     cut: list[Piece] = []
-    starts = tuple(0 for _ in layout.tokens)
+    starts = (0,) * len(layout.tokens)
     while starts != layout.lengths:
-        reach = (len(cut) + 1) * blocks * layout.window
+        reach = (len(cut) + 1) * blocks * layout.window if blocks else math.inf
         stops = tuple(
-            max(start, min(length, reach - fill))
+            int(max(start, min(length, reach - fill)))
             for start, length, fill in zip(starts, layout.lengths, layout.fills, strict=True)
         )
-        cut.append(Piece(starts, stops))
+        lengths = tuple(stop - start for start, stop in zip(starts, stops, strict=True))
+        if in_step:
+            cut.append(Piece(slice(starts[0], stops[0]), lengths))
+        else:
+            places = torch.tensor(starts)[:, None] + torch.arange(max(lengths))
+            missing = places >= torch.tensor(stops)[:, None]
+            places, missing = places.clamp(max=count - 1).to(real.device), missing.to(real.device)
+            cut.append(Piece(order.gather(1, places).masked_fill(missing, count), lengths))
         starts = stops
     return cut
 
 
-def put_together(parts: list[Tensor], cut: list[Piece], count: int) -> Tensor:
-    """What was made of the pieces, [B, n, d] each, for all N tokens in order."""
-    if len(parts) == 1 and parts[0].shape[1] == count:
-        return parts[0]
-    joined = torch.cat(parts, 1)
-    if all(len(set(piece.starts)) == 1 for piece in cut):  # rows in step
-        return joined
-    index = torch.zeros(joined.shape[0], count, dtype=torch.long)
-    offset = 0
-    for part, piece in zip(parts, cut, strict=True):
-        for row, (start, stop) in enumerate(zip(piece.starts, piece.stops, strict=True)):
-            index[row, start:stop] = torch.arange(offset, offset + stop - start)
-        offset += part.shape[1]
-    index = index.to(joined.device)[..., None].expand(-1, -1, joined.shape[2])
-    return joined.gather(1, index)
+def joined(parts: list[Tensor], cut: list[Piece], count: int) -> Tensor:
+    """Outputs of the pieces, [B, n, d] each, at the places of their tokens [B, N, d]; zero at padding."""
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    columns = [piece.columns for piece in cut if isinstance(piece.columns, Tensor)]
+    if not columns:
+        return whole
+    index = torch.cat(columns, 1)[..., None].expand(-1, -1, whole.shape[2])
+    return whole.new_zeros(len(whole), count + 1, whole.shape[2]).scatter(1, index, whole)[:, :count]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +14,19 @@ from transformers import AutoModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
-from ...ops.autocast import autocast_dtype
-from ...ops.rms_norm import RMSNorm
-from ...utils.damage import TellsDamage
-from ..cards import WritesCard
+from ...ops.modes import autocast_dtype
+from ...ops.norms import RMSNorm
+from ..base import StatefulModel
 from ..checking import checked_ids, checked_mask
-from ..fingerprints import origin_of
+from ..fingerprints import Origin, origin_of
+from ..state import check_state
 from .attention import SlidingAttention
 from .cell import RecurrentCell
 from .configuration_block_recurrent import BlockRecurrentConfig
 from .gates import FixedGate, GateKernel, cut_normal
-from .inputs import check_embeddings, check_form, gathered, packing, refuse, scattered
 from .layer import BlockRecurrentLayer
-from .layout import Layout, pieces, put_together
-from .state import BlockState, LayerState, Pairs
+from .layout import Layout, joined, pieces
+from .state import BlockState, LayerState, Pairs, check_form
 
 
 @dataclass
@@ -41,12 +40,14 @@ class BlockRecurrentOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
 
 
-class BlockRecurrentPreTrainedModel(TellsDamage, WritesCard):
+class BlockRecurrentPreTrainedModel(StatefulModel):
     config_class = BlockRecurrentConfig
     config: BlockRecurrentConfig
     base_model_prefix = "model"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
+    not_supported: ClassVar = {
+        "output_attentions": "attention is computed in tiles, which do not form one map",
+        "past_key_values": "the output of every call holds a `state` to pass on instead",
+    }
     _no_split_modules = ["BlockRecurrentLayer"]
     _can_compile_fullgraph = False
 
@@ -54,13 +55,8 @@ class BlockRecurrentPreTrainedModel(TellsDamage, WritesCard):
         count = sum(p.numel() for p in self.parameters())
         return f"A decoder that carries states from block to block: {self.state_name}. Parameters: {count:,}."
 
-    @property
-    def state_name(self) -> str:
-        """What two models must have in common for one to read on from the other's state."""
-        raise NotImplementedError
-
     def _init_weights(self, module: nn.Module) -> None:
-        """Embeddings of variance 1, whose logits are divided by sqrt(d); other kernels of variance 1 / fan_in."""
+        """Embeddings have variance 1 (their logits are divided by sqrt(d)), other kernels 1 / fan_in."""
         if isinstance(module, GateKernel):
             module.initialize()
         elif isinstance(module, FixedGate):
@@ -85,29 +81,9 @@ class BlockRecurrentPreTrainedModel(TellsDamage, WritesCard):
             init.constant_(module.self_scale, self.config.initial_attention_scale)
             init.constant_(module.token_scale, self.config.initial_attention_scale)
 
-    # -- gradient checkpointing over blocks, where transformers' own would be over layers
-
-    bottleneck_checkpointing = False
-
-    def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
-        """Keeps only the state between blocks, and runs each block again for its gradients."""
-        self._set_checkpointing(True)
-
-    def gradient_checkpointing_disable(self) -> None:
-        self._set_checkpointing(False)
-
-    def _set_checkpointing(self, on: bool) -> None:
-        for module in self.modules():
-            if isinstance(module, BlockRecurrentPreTrainedModel):
-                module.bottleneck_checkpointing = on
-
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        return self.bottleneck_checkpointing
-
 
 class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
-    """The bare decoder: reads documents of any length in any pieces, carrying a state."""
+    """The bare decoder: takes documents of any length in any pieces, carrying a state."""
 
     auto_class = AutoModel
 
@@ -149,59 +125,48 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> BlockRecurrentOutput | tuple:
-        """Reads `input_ids` [B, N] of any length N on from `state`; `starts_document` [B] marks rows that begin a
-        new document. Padding, at either side, is marked by 0 in `attention_mask` and never read."""
-        refuse(kwargs, self)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        wants_dict = self.config.return_dict if return_dict is None else return_dict
+        """Processes `input_ids` [B, N] of any length N, continuing from `state`; `starts_document` [B] marks rows that
+        begin a new document. Padding, at either side, is marked by 0 in `attention_mask` and skipped."""
+        self.refuse_arguments(kwargs)
+        keep_layers = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         embedded = self._embedded(input_ids, inputs_embeds)
-        layout, columns, state = self._begin(embedded, attention_mask, state, starts_document)
+        layout, real, state = self._begin(embedded, attention_mask, state, starts_document)
         if not any(layout.lengths):  # nothing but padding
             nothing = BlockRecurrentOutput(last_hidden_state=torch.zeros_like(embedded), state=state)
-            return nothing if wants_dict else nothing.to_tuple()
-        packed = embedded if columns is None else gathered(embedded, columns)
-        collected: list[list[Tensor]] = []
-        parts = []
-        cut = pieces(layout, self._blocks_per_piece) if self._blocks_per_piece else None
-        if cut is None or len(cut) <= 1:
-            hidden, state, layers = self._read(packed, layout, state, bool(output_hidden_states))
-            collected.append(layers)
-        else:
-            for piece in cut:
-                part = Layout(layout.window, state.tokens, piece.lengths)
-                given = (piece.of(packed), part, state, bool(output_hidden_states))
-                if self.bottleneck_checkpointing and self.training:
-                    hidden, state, layers = checkpoint(self._read, *given, use_reentrant=False)
-                else:
-                    hidden, state, layers = self._read(*given)
-                parts.append(hidden)
-                collected.append(layers)
-            hidden = put_together(parts, cut, packed.shape[1])
-        whole = [hidden, *(self._whole(list(each), cut, packed.shape[1]) for each in zip(*collected, strict=True))]
-        if columns is not None:
-            whole = [scattered(x, columns, embedded.shape[1]) for x in whole]
-        output = BlockRecurrentOutput(
-            last_hidden_state=whole[0], state=state, hidden_states=tuple(whole[1:]) if output_hidden_states else None
-        )
-        return output if wants_dict else output.to_tuple()
-
-    @staticmethod
-    def _whole(parts: list[Tensor], cut: Any, count: int) -> Tensor:
-        return parts[0] if len(parts) == 1 else put_together(parts, cut, count)
+            return self.returned(nothing, return_dict)
+        cut = pieces(layout, self._blocks_per_piece, real)
+        parts = []  # for each piece its hidden states: the last ones, and those of all layers
+        for piece in cut:
+            part = Layout(layout.window, state.tokens, piece.lengths)
+            given = (piece.of(embedded), part, state, bool(keep_layers))
+            if self.bottleneck_checkpointing and self.training and len(cut) > 1:
+                hidden, state = checkpoint(self._run_layers, *given, use_reentrant=False)
+            else:
+                hidden, state = self._run_layers(*given)
+            parts.append(hidden)
+        whole = [joined(list(each), cut, embedded.shape[1]) for each in zip(*parts, strict=True)]
+        layers = tuple(whole[1:]) if keep_layers else None
+        output = BlockRecurrentOutput(last_hidden_state=whole[0], state=state, hidden_states=layers)
+        return self.returned(output, return_dict)
 
     @property
     def _blocks_per_piece(self) -> int:
-        """How much is read at once; 0 for everything."""
+        """How many blocks are processed at once; 0 for all."""
         if self.config.feedback:
-            return 1  # the lowest layer of a block reads what the highest made of the block before
+            return 1  # the lowest layer of a block attends to states of the highest after the block before
         return self.config.blocks_per_checkpoint if self.bottleneck_checkpointing and self.training else 0
 
     def _embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds, and not both")
         if inputs_embeds is not None:
-            return check_embeddings(inputs_embeds, self.config.hidden_size)
+            width = self.config.hidden_size
+            if not isinstance(inputs_embeds, Tensor):
+                raise TypeError(f"inputs_embeds must be a tensor, got {type(inputs_embeds).__name__}")
+            shape = tuple(inputs_embeds.shape)
+            if len(shape) != 3 or shape[2] != width or 0 in shape:
+                raise ValueError(f"inputs_embeds must have the shape [batch, length, {width}], not empty, got {shape}")
+            return inputs_embeds
         return self.embed_tokens(checked_ids(input_ids, self.config.vocab_size))
 
     def _begin(
@@ -210,39 +175,30 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         attention_mask: Tensor | None,
         state: BlockState | None,
         starts_document: Tensor | Sequence[bool] | None,
-    ) -> tuple[Layout, Tensor | None, BlockState]:
+    ) -> tuple[Layout, Tensor, BlockState]:
         batch, count, _ = embedded.shape
+        origin = origin_of(self, self)
         if state is None:
-            state = self._fresh(embedded)
-        elif not isinstance(state, BlockState):
-            raise TypeError(
-                f"state must be a BlockState, as in the output of an earlier call, got {type(state).__name__}; one in "
-                "a file is read with BlockState.load(path)"
-            )
-        elif state.model != self.state_name:
-            raise ValueError(
-                f"this state belongs to another model ({state.model}), not to this one ({self.state_name})"
-            )
-        elif state.batch_size != batch:
-            raise ValueError(f"the state has {state.batch_size} rows, and the input {batch}: use state.select(rows)")
-        elif state.weights is not (origin := origin_of(self, self)):
-            origin.check(state.weights)
-            check_form(state, self.config)
-            state = replace(state, weights=origin)
+            state = self._fresh(embedded, origin)
+        else:
+            check_state(state, BlockState, self.state_name, batch)
+            if state.weights is not origin:
+                origin.check(state.weights)
+                check_form(state, self.config)
+                state = replace(state, weights=origin)
         if starts_document is not None:
             state = state.reset(starts_document)
         if autocast_dtype(embedded.device.type) is None and state.dtypes != {embedded.dtype}:
             state = state.to(embedded.dtype)  # from another dtype, or from autocast
-        columns, lengths = None, (count,) * batch
-        if attention_mask is not None:
-            real = checked_mask(attention_mask, (batch, count), "the input")
+        if attention_mask is None:
+            real, lengths = torch.ones(batch, count, dtype=torch.bool, device=embedded.device), (count,) * batch
+        else:
+            real = checked_mask(attention_mask, (batch, count))
             lengths = tuple(real.sum(1).tolist())
-            if min(lengths) < count:
-                columns = packing(real, max(lengths))
-        return Layout(self.config.window, state.tokens, lengths), columns, state
+        return Layout(self.config.window, state.tokens, lengths), real, state
 
-    def _fresh(self, like: Tensor) -> BlockState:
-        """The state before any document: nothing in it is looked at but the learned initial vectors."""
+    def _fresh(self, like: Tensor, origin: Origin) -> BlockState:
+        """The state at the start of a document; the layers add their learned initial vectors."""
         c = self.config
         assert c.head_dim is not None
         empty = like.new_zeros(like.shape[0], c.num_attention_heads, 0, c.head_dim)
@@ -251,12 +207,13 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
             LayerState(nothing, None, nothing if number == c.memory_layer else None)
             for number in range(1, c.num_hidden_layers + 1)
         )
-        return BlockState(self.state_name, (0,) * like.shape[0], layers, origin_of(self, self))
+        return BlockState(self.state_name, (0,) * like.shape[0], layers, origin)
 
-    def _read(
+    def _run_layers(
         self, x: Tensor, layout: Layout, state: BlockState, keep_layers: bool
-    ) -> tuple[Tensor, BlockState, list[Tensor]]:
-        """All layers over tokens that, with feedback, lie in one block of their row."""
+    ) -> tuple[list[Tensor], BlockState]:
+        """All layers over some tokens, which with feedback lie in one block of their row. Returns the last hidden
+        states and, if they are kept, those of all layers, [B, n, d] each."""
         layers = cast(list[BlockRecurrentLayer], list(self.layers))
         opened, feedback = list(state.layers), None
         if self.config.feedback:
@@ -274,4 +231,4 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         x = self.norm(x)
         if keep_layers:
             collected[-1] = x
-        return x, replace(state, tokens=layout.after, layers=tuple(after)), collected
+        return [x, *collected], replace(state, tokens=layout.after, layers=tuple(after))

@@ -1,7 +1,7 @@
 """The block-recurrent model in the paper's equations, for reading and for tests: loops, one document, no batch.
 
-What the fast model does by tiles, masks and caches is done here by hand: block by block, and in each block layer by
-layer, head by head, token by token and state by state. Dropout is left out.
+The fast model uses tiles, masks and caches; here everything is a loop over blocks, layers, heads, tokens and states.
+Dropout is left out.
 
 Shapes: N tokens of the document, t of a block (W, or fewer in the last), d features, H heads of D features,
 S states. Letters of the paper: e for tokens, s for states, v for vertical (the layers), h for horizontal (the blocks).
@@ -43,7 +43,7 @@ def normalised(x: Tensor) -> Tensor:
 
 
 def scaled(heads: Heads, scale: Tensor) -> Heads:
-    """Queries: of length 1, times a learned number of the head, which takes the place of 1 / sqrt(D)."""
+    """Queries of length 1, times a learned scale per head in place of 1 / sqrt(D)."""
     return [normalised(x) * scale[head] for head, x in enumerate(heads)]
 
 
@@ -55,11 +55,11 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | float = 0
 
 
 def position_bucket(distance: int, buckets: int, max_distance: int) -> int:
-    """T5's bucket of a key that stands `distance` tokens back: one for each short distance, and as many again, each
-    a constant factor wider than the last, for those up to `max_distance`; all beyond share the last.
+    """T5's bucket of a key `distance` tokens back. Half of the buckets, e, are for one short distance each; the others
+    grow by a constant factor up to `max_distance`, and everything beyond shares the last.
 
-    From the distance e on, which has the first of the wider ones, the bucket is
-    e + floor(n * log(distance / e) / log(max_distance / e)), with n = buckets - e, here in whole numbers.
+    From the distance e on, the bucket is e + floor(n * log(distance / e) / log(max_distance / e)), n = buckets - e,
+    computed here in whole numbers.
     """
     e = buckets // 2
     if distance < e:
@@ -94,9 +94,9 @@ def sliding_attention(
 
 
 def nearest_memory(query: Tensor, keys: Tensor, values: Tensor, top_k: int) -> Tensor:
-    """One head. query: [t, D]; keys, values: [m, D], all that is remembered, to which no gradient goes.
+    """One head. query: [t, D]; keys, values: [m, D] of all remembered tokens, which get no gradient.
 
-    Each token attends to those `top_k` of them whose keys have the largest product with its query.
+    Each token attends to the `top_k` of them whose keys have the largest product with its query.
     """
     keys, values = keys.detach(), values.detach()
     outputs = []
@@ -108,7 +108,7 @@ def nearest_memory(query: Tensor, keys: Tensor, values: Tensor, top_k: int) -> T
 
 
 def gate(config: Config, weights: Parameters, c: Tensor, h: Tensor) -> Tensor:
-    """The next states [S, d] from the states c [S, d] and what the cell has found h [S, fan_in] (equations 1 to 7)."""
+    """The next states [S, d] from the states c [S, d] and the update h [S, fan_in] (equations 1 to 7)."""
     x = h @ weights["kernel.weight"].T + weights["kernel.bias"]  # [S, d], or [S, 3d]
     single = config.gate_tanh == "single"
     bounded = config.gate_configuration == "single" if single else config.gate == "lstm"
@@ -132,7 +132,7 @@ def state_heads(config: Config, weights: Parameters, c: Tensor) -> tuple[Heads, 
 
 def cell(config: Config, weights: Parameters, c: Tensor, token_keys: Heads, token_values: Heads) -> Tensor:
     """The horizontal direction. The next states [S, d] from the states c [S, d] and, for each head, the keys and
-    values [W or 2W, D] of the tokens in the block that has just ended and in the one before."""
+    values [W or 2W, D] of the tokens in the block that has just ended and in the block before."""
     state_keys, state_values, to_states, to_tokens = state_heads(config, weights, c)
     h = []
     for s in range(len(c)):
@@ -157,7 +157,7 @@ def layer(
     config: Config, weights: Parameters, remembers: bool, x: Tensor, before: KeysValues, states: KeysValues | None
 ) -> tuple[Tensor, KeysValues]:
     """The vertical direction, over one block x [t, d]. `before`: the layer's keys and values of all tokens before the
-    block, for each head [n, D]; `states`: K_s, V_s of the states that it reads. Returns x [t, d], and the keys and
+    block, for each head [n, D]; `states`: K_s, V_s of the states that it attends to. Returns x [t, d], and the keys and
     values with those of the block.
     """
     heads = config.num_attention_heads
@@ -196,8 +196,8 @@ def layer(
 def read_document(
     config: Config, parameters: Parameters, ids: Sequence[int] | Tensor
 ) -> tuple[Tensor, dict[int, Tensor]]:
-    """Logits [N, vocabulary] of a document that is read from its start, and by recurrent layer, counted from 1, the
-    states [S, d] after the last complete block. `parameters` have the names they have in BlockRecurrentModel.
+    """Logits [N, vocabulary] of a whole document and, by recurrent layer, counted from 1, the states [S, d] after its
+    last complete block. `parameters` are named as in BlockRecurrentModel.
     """
     ids = torch.as_tensor(ids)
     embedding = parameters["embed_tokens.weight"]

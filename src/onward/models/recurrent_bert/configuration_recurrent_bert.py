@@ -1,4 +1,4 @@
-"""The configuration of BERT with a light recurrence in the place of its feed-forward blocks."""
+"""The configuration of BERT with a light recurrence in place of its feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from transformers import AutoConfig, BertConfig, PreTrainedConfig
 
 from ...ops.recurrence import ACTIVATIONS
-from ...utils.fields import is_number
+from ...utils.fields import FieldError, require_choice, require_number
 from ..checking import OURS, CheckedConfig
 
-# What cannot be computed with is refused here, and not in a kernel of torch. A norm needs a little more than 0.
+# Values that fail later, inside a kernel, are refused here. A norm needs an epsilon above 0.
 NUMBERS = (
     ("hidden_dropout_prob", 0, 1),
     ("attention_probs_dropout_prob", 0, 1),
@@ -21,13 +21,14 @@ DIRECTIONS = ("forward", "bidirectional", "alternating")
 
 
 class RecurrentBertConfig(CheckedConfig, BertConfig):
-    """All of BertConfig, and how its feed-forward blocks are replaced.
+    """All fields of BertConfig, and those of the recurrence that replaces its feed-forward blocks.
 
     Args:
-        intermediate_size: of the feed-forward blocks that are not there; `recurrence_size` follows from it.
-        recurrence_size: channels of the recurrence; by default two thirds of `intermediate_size`, with which a model
-            has as many parameters as BERT, to the next multiple of 8, which processors like better.
-        stride: a token's state comes from the one `stride` tokens before: so many fewer steps follow each other.
+        intermediate_size: of the feed-forward blocks that are replaced; `recurrence_size` follows from it.
+        recurrence_size: channels of the recurrence; by default two thirds of `intermediate_size`, rounded to a
+            multiple of 8, which gives as many parameters as BERT has.
+        stride: a token's state comes from the one `stride` tokens before, which divides the number of sequential
+            steps by it.
         direction: "forward"; "bidirectional": half of the channels run from the end to the beginning; "alternating":
             every second layer does.
         activation: "silu", the paper's Swish, or "relu", with which states are running maxima.
@@ -42,54 +43,51 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
 
     def __post_init__(self, **kwargs: Any):
         self.refuse_unknown(kwargs)
-        for name in ("intermediate_size", "hidden_size", "num_attention_heads", "max_position_embeddings"):
-            self.require_whole(name)
-        self.require_whole("recurrence_size", or_none=True)
-        self.require_whole("stride")
-        for name, least, most in NUMBERS:
-            value = getattr(self, name)
-            if not is_number(value) or not least <= value <= most:
-                raise ValueError(f"{name} must be a number from {least} to {most}, got {value!r}")
-        if self.classifier_dropout is not None and not (
-            is_number(self.classifier_dropout) and 0 <= self.classifier_dropout <= 1
-        ):
-            raise ValueError(f"classifier_dropout must be None or a share from 0 to 1, got {self.classifier_dropout!r}")
-        self.require_whole("vocab_size")
-        if self.pad_token_id is not None and self.pad_token_id not in range(self.vocab_size):
-            raise ValueError(
-                f"pad_token_id={self.pad_token_id!r}: the vocabulary has {self.vocab_size} ids, counted from 0"
-            )
-        self.require_choice("direction", DIRECTIONS)
-        self.require_choice("activation", tuple(ACTIVATIONS))
+        self._check_values()
         if self.recurrence_size is None:
             self.recurrence_size = _as_large_as(self.intermediate_size)
         super().__post_init__(**kwargs)
+        self._check_together()
+
+    def _check_values(self) -> None:
+        sizes = ("intermediate_size", "hidden_size", "num_attention_heads", "max_position_embeddings", "vocab_size")
+        for name in (*sizes, "stride"):
+            require_number(self, name, at_least=1, whole=True)
+        require_number(self, "recurrence_size", at_least=1, whole=True, or_none=True)
+        for name, least, most in NUMBERS:
+            require_number(self, name, at_least=least, at_most=most)
+        require_number(self, "classifier_dropout", at_least=0, at_most=1, or_none=True)
+        if self.pad_token_id is not None and self.pad_token_id not in range(self.vocab_size):
+            raise FieldError(
+                "pad_token_id", self.pad_token_id, f"the vocabulary has {self.vocab_size} ids, counted from 0"
+            )
+        require_choice(self, "direction", DIRECTIONS)
+        require_choice(self, "activation", ACTIVATIONS)
+
+    def _check_together(self) -> None:
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} cannot be shared by num_attention_heads={self.num_attention_heads}: "
-                "choose a multiple"
-            )
+            heads = f"num_attention_heads={self.num_attention_heads}"
+            raise FieldError("hidden_size", self.hidden_size, f"it cannot be shared by {heads}; choose a multiple")
         if self.stride >= self.max_position_embeddings:
-            raise ValueError(
-                f"stride={self.stride} reaches beyond any text of max_position_embeddings="
-                f"{self.max_position_embeddings} tokens: choose a smaller one"
-            )
-        if self.direction == "bidirectional" and self.recurrence_size < 2:
-            raise ValueError(f"recurrence_size={self.recurrence_size} has no two halves: choose at least 2")
-        if self.is_decoder or self.add_cross_attention:
-            raise ValueError("a recurrent BERT is an encoder: leave is_decoder and add_cross_attention at False")
+            longest = f"max_position_embeddings={self.max_position_embeddings}"
+            raise FieldError("stride", self.stride, f"it must be less than {longest}")
+        if self.direction == "bidirectional" and self.recurrence_size == 1:
+            raise FieldError("recurrence_size", 1, "two directions need at least 2 channels")
+        for name in ("is_decoder", "add_cross_attention"):
+            if getattr(self, name):
+                raise FieldError(name, getattr(self, name), "a recurrent BERT is an encoder; leave it at False")
         if self.chunk_size_feed_forward:
-            raise ValueError(
-                f"chunk_size_feed_forward={self.chunk_size_feed_forward}: a recurrence cannot be cut into chunks; set 0"
+            raise FieldError(
+                "chunk_size_feed_forward", self.chunk_size_feed_forward, "a recurrence cannot be chunked; set 0"
             )
 
     @classmethod
     def from_bert(cls, bert: BertConfig | str, **changes: Any) -> RecurrentBertConfig:
-        """The configuration of a BERT, by itself or by its name, with recurrence: with it
+        """The configuration of a BERT, given itself or by name, with recurrence:
 
             RecurrentBertForMaskedLM.from_pretrained(name, config=RecurrentBertConfig.from_bert(name))
 
-        starts from that BERT's embeddings and attention, and from recurrences that know nothing yet.
+        starts from that BERT's embeddings and attention, and from untrained recurrences.
         """
         config: PreTrainedConfig = AutoConfig.from_pretrained(bert) if isinstance(bert, str) else bert
         if config.model_type != "bert":
@@ -102,6 +100,6 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
 
 
 def _as_large_as(intermediate_size: int) -> int:
-    """Three matrices of this size have as many numbers as BERT's two."""
+    """Three matrices of this size have as many parameters as the two of BERT."""
     size = round(2 / 3 * intermediate_size)
     return max(1, size) if size < 64 else 8 * round(2 / 3 * intermediate_size / 8)

@@ -1,10 +1,10 @@
-"""BERT with a light recurrence in the place of its feed-forward blocks; all else is transformers' own."""
+"""BERT with a light recurrence in place of its feed-forward blocks; everything else is transformers' own."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,24 +21,24 @@ from transformers import (
 from transformers.models.bert import modeling_bert as bert
 
 from ...ops.recurrence import gated_recurrence
-from ...utils.damage import TellsDamage
-from ..cards import WritesCard
+from ..base import OnwardModel
 from ..checking import checked_mask, refuse_ids_outside
-from ..losses import answer_loss, document_loss, labelled_loss
+from ..losses import ANSWERS, CLASSES, DOCUMENTS
 from .configuration_recurrent_bert import RecurrentBertConfig
 
 
 class LightRecurrence(nn.Module):
     """((c + b) * sigmoid(X W2 + b2)) W3 + b3, where c is the soft running maximum of X W1.
 
-    W1 and W2 are one matrix, and b and b2 one bias: c + b is the soft running maximum of X W1 + b, started from b.
+    W1 and W2 are stored as one matrix, b and b2 as one bias: c + b is the soft running maximum of X W1 + b, started
+    from b.
     """
 
     def __init__(self, config: RecurrentBertConfig, layer: int):
         super().__init__()
         assert config.recurrence_size is not None
         width, size = config.hidden_size, config.recurrence_size
-        # Values, then gates; with two directions, first those of the channels ahead and then those of the ones back.
+        # Values, then gates; with two directions, those of the forward channels before those of the backward ones.
         self.input = nn.Linear(width, 2 * size)
         self.output = nn.Linear(size, width)
         self.stride, self.activation = config.stride, config.activation
@@ -46,21 +46,21 @@ class LightRecurrence(nn.Module):
         self.sizes = (size - size // 2, size // 2) if config.direction == "bidirectional" else (size,)
 
     def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        """x: [B, n, d]; padding: [B, n], where there is no token."""
-        if padding is not None:  # of zeros the values are the bias, which is the start: states stay there
+        """x: [B, n, d]; padding: [B, n], True where there is no token."""
+        if padding is not None:  # values of zeros are the bias, at which states start and stay
             x = x.masked_fill(padding[..., None], 0)
         x = x.transpose(0, 1)  # time first
         x = x.flip(0) if self.runs_back else x.contiguous()
-        out = self.output(self._read(self.input(x)))
+        out = self.output(self._recur(self.input(x)))
         return (out.flip(0) if self.runs_back else out).transpose(0, 1)
 
-    def _read(self, x: Tensor) -> Tensor:
+    def _recur(self, x: Tensor) -> Tensor:
         if self.input.bias.is_meta and not x.is_meta:
             raise RuntimeError(
-                "a layer's weights are not in memory: offloading is not there for recurrent BERT; load the model "
-                "whole, or in a smaller dtype"
+                "a layer's weights are not in memory: offloading is not supported for recurrent BERT; load the whole "
+                "model, or use a smaller dtype"
             )
-        if len(self.sizes) == 1:  # what only we look at may be written over
+        if len(self.sizes) == 1:  # x may be overwritten unless a hook has seen it
             return self._run(x, self.input.bias, overwrite=not self.input._forward_hooks)
         doubled = [2 * size for size in self.sizes]
         (ahead, back), (start, end) = x.split(doubled, -1), self.input.bias.split(doubled)
@@ -71,7 +71,7 @@ class LightRecurrence(nn.Module):
 
 
 class RecurrentBertOutput(nn.Module):
-    """What BERT does after a feed-forward block, under BERT's names."""
+    """What BERT does after a feed-forward block, with BERT's parameter names."""
 
     def __init__(self, config: RecurrentBertConfig):
         super().__init__()
@@ -103,24 +103,23 @@ class RecurrentBertLayer(bert.BertLayer):
         return self.output(self.recurrence(attended, padding), attended)
 
 
-class _Recurrent(TellsDamage, WritesCard, bert.BertPreTrainedModel):
+class _Recurrent(OnwardModel, bert.BertPreTrainedModel):
     config_class = RecurrentBertConfig
     config: RecurrentBertConfig
     _supports_flex_attn = False
-    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
     _no_split_modules = ["BertEmbeddings", "RecurrentBertLayer"]
 
     def describe(self) -> str:
         c, count = self.config, sum(p.numel() for p in self.parameters())
         return (
-            f"BERT with a light recurrence in the place of its feed-forward blocks: {c.num_hidden_layers} layers of "
+            f"BERT with a light recurrence in place of its feed-forward blocks: {c.num_hidden_layers} layers of "
             f"{c.hidden_size}, {c.direction}, stride {c.stride}. Parameters: {count:,}."
         )
 
 
 @contextmanager
 def _without_layers(config: RecurrentBertConfig) -> Iterator[None]:
-    """Around BERT's own constructors: the layers they make are not wanted, and drawing their weights takes seconds."""
+    """For BERT's own constructors: the layers that they make are replaced, and drawing their weights takes seconds."""
     layers, config.num_hidden_layers = config.num_hidden_layers, 0
     try:
         yield
@@ -148,16 +147,16 @@ class RecurrentBertModel(_Recurrent, bert.BertModel):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As BERT's. Padding, which `attention_mask` [B, n] marks by 0, never reaches a row's states."""
+        """BERT's forward. Padding, marked by 0 in `attention_mask` [B, n], never reaches a row's states."""
         padding = None
         if attention_mask is not None:
             if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
                 raise ValueError(
                     f"attention_mask has the shape {tuple(attention_mask.shape)}: a recurrent BERT needs [batch, "
-                    "length], which tells it where there is padding"
+                    "length], to know the padding"
                 )
-            read = input_ids if inputs_embeds is None else inputs_embeds
-            real = checked_mask(attention_mask, attention_mask.shape if read is None else read.shape[:2])
+            tokens = input_ids if inputs_embeds is None else inputs_embeds
+            real = checked_mask(attention_mask, attention_mask.shape if tokens is None else tokens.shape[:2])
             if torch.compiler.is_compiling() or not bool(real.all()):
                 padding = ~real
         if input_ids is not None:
@@ -178,61 +177,48 @@ class _WithHead(_Recurrent):
         self.post_init()
 
 
-def _scored(forward: Any, loss: Callable[..., Tensor], *names: str) -> Any:
-    """BERT's own forward but for the loss: BERT makes means, even where it is told of a larger batch."""
-    arguments = inspect.signature(forward)
+def _with_onwards_loss(forward: Any) -> Any:
+    """BERT's own forward, except that the loss is ours."""
+    signature = inspect.signature(forward)
 
-    @functools.wraps(forward)  # Trainer reads its signature
+    @functools.wraps(forward)  # Trainer inspects the signature
     def scored(self: Any, *args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
-        given = arguments.bind(self, *args, **kwargs)
-        labels = [given.arguments.pop(name, None) for name in names]
-        return_dict = kwargs.get("return_dict", self.config.return_dict)
+        given = signature.bind(self, *args, **kwargs)
+        labels = {name: given.arguments.pop(name, None) for name in self.head_loss.labels}
         output = forward(*given.args, **{**given.kwargs, "return_dict": True})
-        if any(each is not None for each in labels):
-            for name, each in zip(names, labels, strict=True):
-                if each is None:
-                    raise ValueError(f"{type(self).__name__} is scored by {' and '.join(names)}, and {name} is missing")
-            output = type(output)(**{**output, "loss": loss(self.config, output, num_items_in_batch, *labels)})
-        return output if return_dict is not False else output.to_tuple()
+        return self.returned(self.with_loss(output, num_items_in_batch, **labels), kwargs.get("return_dict"))
 
     return scored
 
 
-def _labelled(config: RecurrentBertConfig, output: Any, count: Any, labels: Tensor) -> Tensor:
-    return labelled_loss(output.logits, labels, count)
-
-
-def _of_documents(config: RecurrentBertConfig, output: Any, count: Any, labels: Tensor) -> Tensor:
-    return document_loss(output.logits, labels, config.problem_type, count)
-
-
-def _of_answers(config: RecurrentBertConfig, output: Any, count: Any, starts: Tensor, ends: Tensor) -> Tensor:
-    return answer_loss(output.start_logits, output.end_logits, starts, ends, count)
-
-
 class RecurrentBertForMaskedLM(_WithHead, bert.BertForMaskedLM):
     auto_class = AutoModelForMaskedLM
-    forward = _scored(bert.BertForMaskedLM.forward, _labelled, "labels")
+    head_loss = CLASSES
+    forward = _with_onwards_loss(bert.BertForMaskedLM.forward)
 
 
 class RecurrentBertForSequenceClassification(_WithHead, bert.BertForSequenceClassification):
     auto_class = AutoModelForSequenceClassification
-    forward = _scored(bert.BertForSequenceClassification.forward, _of_documents, "labels")
+    head_loss = DOCUMENTS
+    forward = _with_onwards_loss(bert.BertForSequenceClassification.forward)
 
 
 class RecurrentBertForTokenClassification(_WithHead, bert.BertForTokenClassification):
     auto_class = AutoModelForTokenClassification
-    forward = _scored(bert.BertForTokenClassification.forward, _labelled, "labels")
+    head_loss = CLASSES
+    forward = _with_onwards_loss(bert.BertForTokenClassification.forward)
 
 
 class RecurrentBertForQuestionAnswering(_WithHead, bert.BertForQuestionAnswering):
     auto_class = AutoModelForQuestionAnswering
-    forward = _scored(bert.BertForQuestionAnswering.forward, _of_answers, "start_positions", "end_positions")
+    head_loss = ANSWERS
+    forward = _with_onwards_loss(bert.BertForQuestionAnswering.forward)
 
 
 class RecurrentBertForMultipleChoice(_WithHead, bert.BertForMultipleChoice):
     auto_class = AutoModelForMultipleChoice
-    forward = _scored(bert.BertForMultipleChoice.forward, _labelled, "labels")
+    head_loss = CLASSES
+    forward = _with_onwards_loss(bert.BertForMultipleChoice.forward)
 
 
 MODELS = (

@@ -1,15 +1,16 @@
-"""BERT and its recurrent twin by name, to be trained from their first weights on."""
+"""BERT and its recurrent twin by name, for training from scratch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 from transformers import BertConfig
 from transformers.activations import ACT2FN
 
-from ...utils.fields import is_number, refuse_others
+from ...utils.fields import FieldError, refuse_others, require_choice, require_number
 from .configuration_recurrent_bert import RecurrentBertConfig
 
 KINDS: dict[str, type[BertConfig]] = {"bert": BertConfig, "recurrent-bert": RecurrentBertConfig}
@@ -21,8 +22,7 @@ PRESETS = tuple(f"{kind}:{size}" for kind in KINDS for size in SIZES)
 
 
 def preset(name: str, **changes: Any) -> BertConfig:
-    """The configuration of "bert:base", "bert:large", "recurrent-bert:base" or "recurrent-bert:large", with any field
-    changed."""
+    """The configuration of one of PRESETS, with any field changed."""
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r}: choose one of {', '.join(PRESETS)}")
     kind, _, size = name.partition(":")
@@ -32,12 +32,8 @@ def preset(name: str, **changes: Any) -> BertConfig:
 
 
 def check_fields(config: type, changes: Mapping[str, Any]) -> None:
-    """Refuses misspelt ones, which BertConfig would take in silence."""
+    """Refuses misspelt fields, which BertConfig would silently accept."""
     refuse_others(config, [field.name for field in fields(config)], changes)
-
-
-def _whole(least: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 SIZE_FIELDS = (
@@ -50,24 +46,21 @@ SIZE_FIELDS = (
     "type_vocab_size",
 )
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (SIZE_FIELDS, _whole(1), "a whole number of at least 1"),
-    (("chunk_size_feed_forward",), _whole(0), "a whole number of at least 0"),
-    (("layer_norm_eps", "initializer_range"), lambda value: is_number(value) and value > 0, "a number above 0"),
-    (
-        DROPOUTS,
-        lambda value: value is None or (is_number(value) and 0 <= value < 1),
-        "a share from 0 up to, but not, 1",
-    ),
-    (("is_decoder", "add_cross_attention"), lambda value: not value, "False: masked language models are encoders"),
-    (("hidden_act",), lambda value: value in ACT2FN, f"one of {', '.join(sorted(ACT2FN))}"),
-)
-"""Fields, what they may be, and that in words."""
+NUMBERS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(SIZE_FIELDS, {"at_least": 1, "whole": True}),
+    **dict.fromkeys(DROPOUTS, {"at_least": 0, "below": 1, "or_none": True}),
+    **dict.fromkeys(("layer_norm_eps", "initializer_range"), {"above": 0}),
+    "chunk_size_feed_forward": {"at_least": 0, "whole": True},
+}
 
 
 def check_values(changes: Mapping[str, Any]) -> None:
-    """Refuses what BertConfig takes, and no model can be made of."""
+    """Refuses values that BertConfig accepts and no model can be made of."""
+    changed = SimpleNamespace(**changes)
     for name, value in changes.items():
-        for fields_of_rule, fits, wanted in RULES:
-            if name in fields_of_rule and not fits(value):
-                raise ValueError(f"{name} must be {wanted}, got {value!r}")
+        if name in NUMBERS:
+            require_number(changed, name, **NUMBERS[name])
+        elif name in ("is_decoder", "add_cross_attention") and value:
+            raise FieldError(name, value, "it must be False: masked language models are encoders")
+        elif name == "hidden_act":
+            require_choice(changed, name, ACT2FN)

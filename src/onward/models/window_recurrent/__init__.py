@@ -1,14 +1,17 @@
+"""Window recurrence: a memory for pretrained backbones, carried from window to window."""
+
 from .adding import MODELS, add_recurrence
 from .carriers import CARRIERS, Carrier, carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .language_models import WindowRecurrentForCausalLM, WindowRecurrentForMaskedLM
 from .modeling_window_recurrent import (
+    Embeddings,
+    RecurrentOutput,
     WindowRecurrentForQuestionAnswering,
     WindowRecurrentForSequenceClassification,
     WindowRecurrentForTokenClassification,
     WindowRecurrentModel,
 )
-from .outputs import Embeddings, RecurrentOutput
 from .probe import UnsupportedBackboneError
 
 __all__ = [

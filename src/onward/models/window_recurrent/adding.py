@@ -1,4 +1,4 @@
-"""`add_recurrence`: the one verb that gives a live backbone its recurrence."""
+"""`add_recurrence`: gives recurrence to a live backbone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
+from ...utils.fields import FieldError
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .heads import refuse_router_loss
 from .language_models import WindowRecurrentForCausalLM, WindowRecurrentForMaskedLM
@@ -32,7 +33,7 @@ MODELS: dict[str, type[WindowRecurrentModel]] = {
     )
 }
 
-# Which of transformers' lists of architectures stands for which head.
+# transformers' lists of architectures, by head.
 _HEADS = {
     "causal-lm": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked-lm": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -43,7 +44,7 @@ _HEADS = {
 
 
 def head_of(model: PreTrainedModel) -> str:
-    """Which head a live model was loaded with."""
+    """The head of a live model."""
     if model.base_model is model:
         return "model"
     name = type(model).__name__
@@ -52,16 +53,16 @@ def head_of(model: PreTrainedModel) -> str:
             if name in (listed if isinstance(listed, (tuple, list)) else (listed,)):
                 return head
     raise UnsupportedBackboneError(
-        f"{name} has a head that recurrence is not made for: load the model as one of AutoModel, "
+        f"{name} has a head that recurrence does not support: load the model as one of AutoModel, "
         "AutoModelForCausalLM, ...MaskedLM, ...QuestionAnswering, ...SequenceClassification, ...TokenClassification"
     )
 
 
 def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None = None, **fields: Any) -> Any:
-    """Lets a pretrained model carry what it has read from window to window.
+    """Gives a pretrained model a memory that is carried from window to window.
 
-    The model itself becomes the `backbone` of the result, with its weights, head, device and dtype; nothing is
-    copied. Instead of a configuration its fields can be given by name.
+    The model itself becomes the `backbone` of the result, with its weights, head, device and dtype; nothing is copied.
+    Instead of a configuration, its fields can be given by name.
     """
     if isinstance(model, WindowRecurrentModel):
         raise TypeError("this model has recurrence already; add another to its .backbone")
@@ -86,7 +87,9 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     if config.head in ("causal-lm", "masked-lm"):
         refuse_router_loss(model.config)
     if config.head == "causal-lm" and not config.causal:
-        raise ValueError(f"{type(model).__name__} sees what follows a token (is_decoder is not set): not a causal LM")
+        raise ValueError(
+            f"{type(model).__name__} is not a causal LM: tokens see those after them (is_decoder is not set)"
+        )
     config._attn_implementation_internal = model.config._attn_implementation
     config.dtype = model.dtype
     for name in ("id2label", "label2id", "problem_type"):
@@ -105,7 +108,5 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
 def _check_context(model: PreTrainedModel, config: WindowRecurrenceConfig) -> None:
     longest = positions_of(cast(PreTrainedModel, model.base_model))
     if longest is not None and config.window > longest:
-        raise ValueError(
-            f"window={config.window} is longer than the {longest} positions of {type(model).__name__}: "
-            f"choose a window of at most {longest}"
-        )
+        problem = f"{type(model).__name__} has {longest} positions; choose a window of at most {longest}"
+        raise FieldError("window", config.window, problem)

@@ -1,14 +1,14 @@
-"""What is carried from window to window: how hidden states become the state, and the state keys and values.
+"""Carriers: how hidden states of a window become its memory, and the memory keys and values for the next window.
 
 A carrier has four parts, all of them functions of tensors with the batch first:
 
-- `summarise` takes in some positions of a window, `merge` joins two such summaries: together they let a window
-  be read token by token with a summary of constant size.
-- `carry` turns the summary of a whole window into the state.
-- `vectors` turns the state into hidden vectors that the next window's layers take in as extra keys and values.
+- `summarise` summarises some positions of a window, and `merge` joins two summaries: so a window can be processed
+  token by token with a summary of constant size.
+- `carry` turns the summary of a whole window into the memory.
+- `vectors` turns the memory into hidden vectors, from which the next window's layers make extra keys and values.
 
-To add a carrier, write one class here and decorate it; the shared tests pick it up. To add a pooling, write
-one class and put it into POOLINGS.
+To add a carrier, write one class and decorate it; the shared tests pick it up. To add a pooling, write one class and
+add it to POOLINGS.
 
 Shapes: B rows, t positions, L layers, k the backbone's width, V vectors, I layers of insertion.
 """
@@ -41,14 +41,14 @@ def carrier(name: str) -> Callable[[type[Carrier]], type[Carrier]]:
 
 @dataclass(frozen=True)
 class Defaults:
-    space: str = "layer"  # what the vectors are: inputs of a "layer", or of its "attention"
+    space: str = "layer"  # whether vectors are inputs of a "layer" or of its "attention"
     insert_at: int | str = 2
     vectors: int = 1
     at_least: int = 1  # vectors
 
 
 class Carrier(nn.Module):
-    """Carries nothing: plain windows. The base of all carriers, and the plain baseline as `none`."""
+    """Carries nothing: plain windows. The base class of all carriers, and the baseline `none`."""
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__()
@@ -60,13 +60,13 @@ class Carrier(nn.Module):
 
     @classmethod
     def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
-        """What holds for this carrier unless the configuration says otherwise."""
+        """This carrier's defaults for fields that the configuration leaves open."""
         return Defaults(insert_at="all")
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
-        """hidden: of the space "layer", L+1 of [B, t, k], the input of every layer and the output of the last;
-        of "attention", L of them. keep: [B, t] bool, the positions that count. index: [B, t], each position's
-        place in the window, from 0."""
+        """hidden: in the space "layer", L+1 of [B, t, k], the input of every layer and the output of the last; in
+        "attention", the L inputs of attention. keep: [B, t] bool, the positions that count. index: [B, t], each
+        position's place in the window, from 0."""
         return ()
 
     def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
@@ -74,11 +74,11 @@ class Carrier(nn.Module):
         return ()
 
     def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
-        """The state after a window. `previous` is the state before it, of the rows where `has_previous` [B]."""
+        """The memory after a window. `previous` is the memory before it, for rows with `has_previous` [B]."""
         return ()
 
     def empty(self, batch_size: int, like: Tensor) -> Tensors:
-        """The state that stands in before there is one, zeros of the shape of `carry`. like: any [.., k]."""
+        """A placeholder before there is a memory: zeros of the shapes of `carry`. like: any [.., k]."""
         return ()
 
     def vectors(self, state: Tensors) -> dict[int, Tensor]:
@@ -86,11 +86,11 @@ class Carrier(nn.Module):
         return {}
 
     def visible(self, state: Tensors) -> Tensor | None:
-        """[B, V] bool: which vectors may be attended to; None for all."""
+        """[B, V] bool: the vectors that tokens may attend to; None for all."""
         return None
 
     def positions(self) -> list[float]:
-        """Where the V vectors stand, the next window's first token being at 0. Rotary models see this."""
+        """The positions of the V vectors, for rotary models; the next window's first token is at 0."""
         return [float(v - self.count) for v in range(self.count)]
 
 
@@ -98,25 +98,25 @@ CARRIERS["none"] = Carrier
 
 
 def _summable(x: Tensor) -> Tensor:
-    """Sums that grow token by token need more digits than half precision has."""
+    """Sums over many tokens need more digits than half precision has."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 class Pooling(nn.Module):
-    """Makes one vector of many positions: `summarise` a part of them, `merge` two parts, `finish` the whole."""
+    """One vector from many positions: `summarise` a part of them, `merge` two parts, `finish` the whole."""
 
     def __init__(self, width: int):
         super().__init__()
 
     def summarise(self, x: Tensor, keep: Tensor) -> Tensors:
         """x: [B, t, k]; keep: [B, t] bool, the positions that count."""
-        raise NotImplementedError(f"{type(self).__name__} pools nothing")
+        raise NotImplementedError
 
     def merge(self, earlier: Tensors, later: Tensors) -> Tensors:
-        raise NotImplementedError(f"{type(self).__name__} pools nothing")
+        raise NotImplementedError
 
     def finish(self, summary: Tensors) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} pools nothing")
+        raise NotImplementedError
 
 
 class MeanPooling(Pooling):
@@ -148,7 +148,7 @@ class MaxPooling(Pooling):
 
 
 class AttentionPooling(Pooling):
-    """Attention by one learned key that is the same for every window; starts as the mean."""
+    """Attention by one learned key, the same for every window; starts as the mean."""
 
     def __init__(self, width: int):
         super().__init__(width)
@@ -175,24 +175,24 @@ POOLINGS: dict[str, type[Pooling]] = {"mean": MeanPooling, "max": MaxPooling, "a
 
 
 def first_of_document(first: Tensor, previous: Tensor, has_previous: Tensor) -> Tensor:
-    """[B, I, k]: the vectors of the document's first token: carried on, or taken from its first window.
+    """[B, I, k]: the vectors of the document's first token, from its first window or carried on since.
 
-    Pretrained models park the attention that they have no use for on the first token, and break when it is
-    gone. Inserted vectors take that place away from a window's first token, so the document's stays with them.
+    Pretrained models put unneeded attention on the first token and break without it (an attention sink). Inserted
+    vectors displace a window's first token, so the document's is inserted with them.
     """
     return torch.where(has_previous[:, None, None], previous, first)
 
 
 @carrier("pooled")
 class Pooled(Carrier):
-    """The paper's carrier: a window is pooled into z, and a feed-forward network makes of z what is inserted.
+    """The paper's carrier: a window is pooled into z, and a feed-forward network turns z into inserted vectors.
 
-    As the paper has it (`residual=False`), z mixes the outputs of all layers, and h_prev = FF(z) enters a layer.
-    In short training none of its gain is content: z is nearly the same for all windows (its first token's
-    activations outweigh the rest), FF must learn from nothing what a layer can read, and h_prev takes the place
-    where pretrained models park their attention. With `residual=True` every layer of insertion has a z of its
-    own, pooled from what the layers' attention took in and mixed so that its own layer weighs most; h_prev =
-    z + FF(z) with FF starting at zero enters the attention; and the document's first token stays visible.
+    In the paper (`residual=False`), z mixes the outputs of all layers, and h_prev = FF(z) enters a layer. In short
+    training none of its gain is content: z is nearly the same for all windows (its first token's activations outweigh
+    the rest), FF must learn from scratch what a layer understands, and h_prev displaces the attention sink. With
+    `residual=True` every layer of insertion has its own z, pooled from the inputs of attention and mixed so that its
+    own layer weighs most; h_prev = z + FF(z) enters the attention, with FF starting at zero; and the document's first
+    token stays visible.
     """
 
     def __init__(self, config: WindowRecurrenceConfig):
@@ -202,12 +202,12 @@ class Pooled(Carrier):
         if self.pooled_layers == "weighted" and self.residual:
             own = torch.zeros(len(self.layers), layers)
             for row, layer in enumerate(self.layers):
-                own[row, layer - 1] = 6.0  # of 30 layers, 93 % of the mixture
+                own[row, layer - 1] = 6.0  # 93 % of the mixture of 30 layers
             self.alpha = nn.Parameter(own)
         elif self.pooled_layers == "weighted":
             self.alpha = nn.Parameter(torch.zeros(layers))
         self.pooling: Pooling = POOLINGS[config.pooling](self.width)
-        self.made = self.count - 1 if self.residual else self.count  # by the network: all but the first token
+        self.made = self.count - 1 if self.residual else self.count  # by the network: all except the first token
         widths = [self.width, *config.hidden_widths]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
         self.activation = ACT2FN[config.activation]
@@ -224,9 +224,9 @@ class Pooled(Carrier):
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         if self.residual:
-            # Every layer is pooled by itself; what is mixed later are L pooled vectors, not L times t.
+            # Every layer is pooled by itself, so that L pooled vectors are mixed later instead of L times t.
             pooled = [self.pooling.summarise(h, keep & (index > 0)) for h in hidden]
-            # The window's first token, if it is among these, is the first of them.
+            # The window's first token can only be the first of these positions.
             at_first = (keep & (index == 0))[:, :1, None]
             first = torch.stack([hidden[layer - 1][:, 0] for layer in self.layers], dim=1).where(at_first, 0)
             return first, *(torch.stack(part, dim=1) for part in zip(*pooled, strict=True))
@@ -256,7 +256,7 @@ class Pooled(Carrier):
     def empty(self, batch_size: int, like: Tensor) -> Tensors:
         if self.residual:
             shape = (batch_size, len(self.layers), self.width)
-            return like.new_zeros(shape), like.new_zeros(shape)  # two: `Constant` makes parameters of them
+            return like.new_zeros(shape), like.new_zeros(shape)  # not shared: `Constant` makes them parameters
         return (like.new_zeros(batch_size, self.width),)
 
     def _network(self, z: Tensor) -> Tensor:
@@ -274,7 +274,7 @@ class Pooled(Carrier):
 
 
 def coarser(means: Tensor, seen: Tensor, spans: int) -> Tensors:
-    """means: [B, I, n, k] -> [B, I, spans, k], each of neighbours that are `seen` [B, n], the groups nearly equal."""
+    """Averages nearly equal groups of neighbours that are `seen` [B, n]. means: [B, I, n, k] -> [B, I, spans, k]"""
     n = seen.shape[1]
     if n == spans:
         return means, seen
@@ -286,13 +286,12 @@ def coarser(means: Tensor, seen: Tensor, spans: int) -> Tensors:
 
 @carrier("spans")
 class Spans(Carrier):
-    """At every layer, the means of a few spans of what that layer's attention took in, slightly corrected.
+    """At every layer, the means of a few spans of the inputs of its attention, plus a learned correction.
 
-    Inserted as inputs of the same attention, a span's key and value are the means of its tokens' keys and
-    values, before any training. The first vector is no span but the document's first token (see
-    `first_of_document`). The corrections start at zero. With `history`, the spans of as many windows are there, those
-    of the last window nearest: when a window is added, the oldest goes. Where an older window has fewer spans, they are
-    means of neighbours: the further back, the coarser.
+    Inserted into the same attention, a span's key and value are the means of its tokens' keys and values, before any
+    training. The first vector is the document's first token (see `first_of_document`). The corrections start at zero.
+    With `history`, the spans of several windows are inserted, the last window nearest; each new window drops the
+    oldest. If older windows have fewer spans, neighbours are averaged: the further back, the coarser.
     """
 
     def __init__(self, config: WindowRecurrenceConfig):
@@ -330,8 +329,8 @@ class Spans(Carrier):
         return means, torch.cat([seen[:, :1], older_seen, seen[:, 1:]], dim=1)
 
     def aged(self, means: Tensor, seen: Tensor) -> Tensors:
-        """The spans of all windows but the oldest, each of them a window older. means: [B, I, V - 1, k] and
-        seen: [B, V - 1], of the oldest window first."""
+        """The spans of all windows except the oldest, as they are one window later. means: [B, I, V - 1, k] and
+        seen: [B, V - 1], the oldest window first."""
         windows = zip(means.split(self.by_age[::-1], 2), seen.split(self.by_age[::-1], 1), strict=True)
         _, *older = windows
         aged = [coarser(*window, spans) for window, spans in zip(older, self.by_age[:0:-1], strict=True)]
@@ -354,10 +353,10 @@ class Spans(Carrier):
 
 @carrier("constant")
 class Constant(Carrier):
-    """A learned state that knows nothing of the text: the control that shows what content is worth.
+    """A learned memory that does not depend on the text: the control for a memory's content.
 
-    It stands in for another carrier: the same maps, places and number of vectors, but the state they read is a
-    parameter. Trained on the same tokens, it gains all that an attention sink and a taste of the domain give.
+    It replaces another carrier: the same maps, layers and number of vectors, with a parameter as the memory. Trained
+    on the same tokens, it gains everything that an attention sink and adaptation to the domain give.
     """
 
     def __init__(self, config: WindowRecurrenceConfig):
@@ -366,14 +365,14 @@ class Constant(Carrier):
         learned = self.inner.empty(1, torch.empty(0))
         self.floating = [t.is_floating_point() for t in learned]
         self.learned = nn.ParameterList(t for t in learned if t.is_floating_point())
-        self._freeze_what_is_not_read()
+        self._freeze_unused()
 
-    def _freeze_what_is_not_read(self) -> None:
-        """What only writes a memory has no use here, and distributed training waits for every gradient."""
+    def _freeze_unused(self) -> None:
+        """Parameters that only write a memory are unused here, and distributed training waits for every gradient."""
         with torch.enable_grad():
-            read = torch.stack([vector.sum() for vector in self.vectors(()).values()]).sum()
+            total = torch.stack([vector.sum() for vector in self.vectors(()).values()]).sum()
         named = list(self.inner.parameters())
-        for parameter, gradient in zip(named, torch.autograd.grad(read, named, allow_unused=True), strict=True):
+        for parameter, gradient in zip(named, torch.autograd.grad(total, named, allow_unused=True), strict=True):
             parameter.requires_grad_(gradient is not None)
 
     @classmethod
@@ -381,13 +380,13 @@ class Constant(Carrier):
         return CARRIERS[config.stands_for].defaults(config)
 
     def start_from(self, memory: Tensors) -> None:
-        """Begins at the mean of real memories, so that training need not find the way there."""
+        """Starts from the mean of real memories, which training then need not find."""
         means = [t.detach().float().mean(0, keepdim=True) for t in memory if t.is_floating_point()]
         for parameter, mean in zip(self.learned, means, strict=True):
             parameter.data.copy_(mean)
 
     def vectors(self, state: Tensors) -> dict[int, Tensor]:
-        # A leading axis of one is spread over the batch where it is inserted. Flags are all set.
+        # The leading axis of one is expanded to the batch at insertion. Flags are all True.
         learned, like = iter(self.learned), self.learned[0]
         flags = self.inner.empty(1, like)
         return self.inner.vectors(

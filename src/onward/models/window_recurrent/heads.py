@@ -1,4 +1,4 @@
-"""A backbone's own head on hidden states that were read in windows."""
+"""A backbone's own head on hidden states that were computed in windows."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 
-from .insertion import forward_replaced
-from .threads import lock_of
+from .insertion import forward_replaced, lock_of
 
 _answer: ContextVar[tuple[nn.Module, ModelOutput] | None] = ContextVar("answer", default=None)
-
-
 _kinds: WeakKeyDictionary[nn.Module, type[ModelOutput]] = WeakKeyDictionary()
 
 
 def remember_kind(base: nn.Module, output: ModelOutput) -> None:
-    """What a base returns, its heads ask for: a router's logits, shared keys and values."""
+    """Notes the kind of output of a base, whose fields its heads use: a router's logits, shared keys and values."""
     if base not in _kinds:
         _kinds[base] = type(output)
 
 
 def _as_from_base(base: nn.Module, collected: ModelOutput) -> ModelOutput:
-    """What was collected over windows as an output of the base's own kind, None standing for all else."""
+    """What was collected over windows as an output of the base's own kind, other fields being None."""
     kind = _kinds.get(base, type(collected))
     known = kind.__dataclass_fields__  # type: ignore[attr-defined]
     return kind(**{name: value for name, value in collected.items() if name in known})
@@ -36,8 +33,7 @@ def _as_from_base(base: nn.Module, collected: ModelOutput) -> ModelOutput:
 
 @contextmanager
 def answering(base: Any, collected: ModelOutput) -> Iterator[None]:
-    """While this is entered, `base` returns what was `collected` to the one who entered, whatever it is asked: a head
-    then works on it as its own.
+    """Inside of this context `base` returns what was `collected`, whatever its input, so that a head uses it.
 
     Some heads call a part of the base (OPT's decoder) instead of the base itself.
     """
@@ -54,10 +50,10 @@ def answering(base: Any, collected: ModelOutput) -> Iterator[None]:
 
 
 def refuse_router_loss(config: PreTrainedConfig) -> None:
-    """Experts are balanced over all tokens of a batch, and no window has seen them all."""
+    """A router's loss balances experts over all tokens of a batch, and no window has them all."""
     if getattr(config.get_text_config(), "output_router_logits", False):
         raise ValueError(
             "the backbone's configuration asks for the auxiliary loss of its router (output_router_logits=True), which "
-            "is not there over windows: set model.config.output_router_logits = False before recurrence is added, or "
+            "is not supported over windows: set model.config.output_router_logits = False before adding recurrence, or "
             "model.backbone.config.output_router_logits = False"
         )

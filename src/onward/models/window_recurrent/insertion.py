@@ -1,16 +1,16 @@
 """The seam: extra keys and values in the attention of any backbone, without code per family.
 
-transformers lets a backbone's attention function be chosen by name. Ours prepends the memory's keys and values
-and widens the mask, then calls the function the backbone would have called. The keys and values come from the
-backbone itself: a layer, or only its attention, is run on the memory's vectors alone, through its own norm,
-projections and rotary positions, until it asks for attention. Outside of `inserting` the backbone is untouched.
+transformers selects a backbone's attention function by name. Ours prepends the memory's keys and values and widens
+the mask, then calls the function that the backbone would have called. The keys and values come from the backbone
+itself: a layer, or only its attention, is run on the memory's vectors alone, through its own norm, projections and
+rotary positions, until it calls attention. Outside of `inserting` the backbone is untouched.
 
 Vectors live in one of two spaces: "layer" vectors enter a layer as its input does, and pass its norm first;
-"attention" vectors enter its attention as they are. (A mean of normalised vectors is shorter than they are, and
-is attended to less; a norm would undo that.)
+"attention" vectors enter its attention directly. (A mean of normalised vectors is shorter than they are and gets less
+attention; a norm would undo that.)
 
-A backbone is shared by all threads that call it, and one window at a time runs in it. A thread that meanwhile calls
-the backbone itself has no insertion, and gets what the backbone always gives.
+All threads that call a backbone share it, and one window runs in it at a time. A thread that calls the backbone
+itself meanwhile has no insertion and gets the backbone's usual output.
 
 Shapes: B rows, t positions, V inserted vectors, H heads, D head width, k the backbone's width.
 """
@@ -24,8 +24,9 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, partial, wraps
+from threading import Lock, RLock
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +34,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreT
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from .threads import lock_of
-
 T = TypeVar("T")
-SUPPORTED = ("sdpa", "eager")  # the attention implementations that the seam can stand in for
-ELSEWHERE = "of something else than its input, as a layer does that shares them with another; insert_at can name others"
+SUPPORTED = ("sdpa", "eager")  # the attention implementations that the seam can replace
+ELSEWHERE = "from something other than its input, as layers that share them do; insert_at can name other layers"
 
 
 @dataclass(frozen=True)
@@ -52,17 +51,17 @@ class Call:
 
 @dataclass
 class Insertion:
-    """What goes into one run of the backbone, and what is seen on the way."""
+    """The vectors inserted into one run of the backbone, and what is recorded during it."""
 
     vectors: dict[int, Tensor] = field(default_factory=dict)  # by layer, from 1: [B or 1, V, k]
     positions: list[float] = field(default_factory=list)  # of the V vectors, for rotary models
-    visible: Tensor | None = None  # [B, V] bool; None when every row sees every vector
+    visible: Tensor | None = None  # [B, V] bool; None if every row sees every vector
     space: str = "layer"  # what the vectors are: inputs of a "layer", or of its "attention"
     inserted: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # keys and values: [B, H, V, D]
     hidden: list[Tensor] = field(default_factory=list)  # each layer's (or attention's) input: [B, t, k];
-    # of the space "layer" also the output of the last layer
-    weights: dict[int, Tensor] | None = None  # by layer, attention weights [B, H, t, V + t], when asked for
-    calls: list[Call] | None = None  # of attention, when asked for
+    # in the space "layer" also the output of the last layer
+    weights: dict[int, Tensor] | None = None  # by layer, attention weights [B, H, t, V + t], if requested
+    calls: list[Call] | None = None  # of attention, if requested
     layer: int = 0  # the layer that runs now, counted from 1
     rotations: list[tuple[Any, Any, Any, list]] = field(default_factory=list)  # made for tokens, for vectors
     masks: dict[Any, tuple[Any, Tensor | None]] = field(default_factory=dict)
@@ -89,20 +88,20 @@ def backbone_layers(base: nn.Module, count: int) -> nn.ModuleList:
     raise ValueError(f"{type(base).__name__} keeps no list of {count} layers: its family is not supported")
 
 
-def _remembered(look: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Looks through a module once: what is asked for at every token must not search a backbone each time."""
+def _searched_once(look: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Searches a module once: what is needed for every token must not search the backbone each time."""
     found: WeakKeyDictionary[nn.Module, T] = WeakKeyDictionary()
 
     @wraps(look)
-    def remembered(module: nn.Module) -> T:
+    def searched(module: nn.Module) -> T:
         if module not in found:
             found[module] = look(module)
         return found[module]
 
-    return remembered
+    return searched
 
 
-@_remembered
+@_searched_once
 def attention_of(layer: nn.Module) -> nn.Module:
     """The part of a layer that makes keys and values: the innermost module called attention."""
     named = [m for m in layer.modules() if "Attention" in type(m).__name__]
@@ -112,9 +111,28 @@ def attention_of(layer: nn.Module) -> nn.Module:
     raise ValueError(f"{type(layer).__name__} has no attention of its own")
 
 
+_locks: dict[int, tuple[ref[Any], RLock]] = {}  # not in the model, which could not be copied then
+_making = Lock()
+
+
+def lock_of(base: PreTrainedModel) -> RLock:
+    """Held while anything in the backbone is replaced. Its configuration is changed as well, so backbones that share a
+    configuration share the lock."""
+    config, name = base.config, id(base.config)
+    with _making:
+        if name not in _locks or _locks[name][0]() is not config:
+            _locks[name] = (ref(config, lambda gone: _forget(name, gone)), RLock())
+        return _locks[name][1]
+
+
+def _forget(name: int, gone: ref[Any]) -> None:
+    if name in _locks and _locks[name][0] is gone:
+        del _locks[name]
+
+
 @contextmanager
 def inserting(base: PreTrainedModel, layers: nn.ModuleList, insertion: Insertion) -> Iterator[Insertion]:
-    """While this is entered, `base` attends to the inserted vectors and its hidden states are collected."""
+    """Inside of this context `base` attends to the inserted vectors, and its hidden states are collected."""
     config = base.config
     sites = list(layers) if insertion.space == "layer" else [attention_of(layer) for layer in layers]
     with lock_of(base), ExitStack() as undo:
@@ -136,7 +154,7 @@ def inserting(base: PreTrainedModel, layers: nn.ModuleList, insertion: Insertion
 
 @contextmanager
 def attending_eagerly(base: Any) -> Iterator[None]:
-    """Attention in plain matrix products, whose weights can be seen and whose FLOPs are counted."""
+    """Attention in plain matrix products, whose weights are visible and whose FLOPs are counted."""
     with lock_of(base):
         before = base.config._attn_implementation
         base.config._attn_implementation = "eager"
@@ -148,12 +166,11 @@ def attending_eagerly(base: Any) -> Iterator[None]:
 
 @contextmanager
 def forward_replaced(module: nn.Module, replacement: Callable[..., Any]) -> Iterator[None]:
-    """While this is entered, a call of `module` is one of `replacement(module, forward, *args, **kwargs)`.
+    """Inside of this context a call of `module` is a call of `replacement(module, forward, *args, **kwargs)`.
 
-    Other threads may call the module meanwhile: it has one forward or the other, where a hook would change a dictionary
-    that they are walking through.
+    Safe while other threads call the module, where a hook would change a dictionary that they iterate over.
     """
-    before = module.__dict__.get("forward")  # accelerate's stands there, too
+    before = module.__dict__.get("forward")  # accelerate puts its own there
     module.__dict__["forward"] = partial(replacement, module, module.forward)
     try:
         yield
@@ -164,7 +181,7 @@ def forward_replaced(module: nn.Module, replacement: Callable[..., Any]) -> Iter
             module.__dict__["forward"] = before
 
 
-@_remembered
+@_searched_once
 def _rotary_modules(base: nn.Module) -> list[nn.Module]:
     return [m for m in base.modules() if type(m).__name__.endswith("RotaryEmbedding")]
 
@@ -213,17 +230,17 @@ def _signature(cls: type[nn.Module]) -> inspect.Signature:
 
 @cache
 def _first_argument(forward: Any) -> str:
-    """What a family calls the hidden states that a layer or attention takes in."""
+    """A family's name for the hidden states that a layer or attention takes."""
     return list(signature_of(forward).parameters)[1]
 
 
-@_remembered
+@_searched_once
 def first_position(base: PreTrainedModel) -> int:
-    """The number of the first position: RoBERTa's kind counts them from behind the padding's."""
+    """The number of the first position: models like RoBERTa count from the padding id."""
     longest = getattr(base.config.get_text_config(), "max_position_embeddings", None)
     try:
         of_tokens = base.get_input_embeddings()
-    except NotImplementedError:  # a decoder in a wrapper that does not say
+    except NotImplementedError:  # a decoder in a wrapper that does not define it
         of_tokens = None
     for module in base.modules():
         if isinstance(module, nn.Embedding) and module is not of_tokens:  # noqa: SIM102
@@ -240,7 +257,7 @@ def _keys_and_values(
     call: inspect.BoundArguments,
     insertion: Insertion,
 ) -> tuple[Tensor, Tensor]:
-    """Runs a layer or attention on the vectors alone until it asks for attention, and takes keys and values."""
+    """Runs a layer or attention on the vectors alone until it calls attention, and takes their keys and values."""
     positions = torch.tensor([insertion.positions], device=vectors.device)
     changes: dict[str, Any] = {"attention_mask": None, "use_cache": False, "position_ids": positions}
     vectors = vectors.contiguous()
@@ -250,9 +267,9 @@ def _keys_and_values(
         arguments[name] = dict(arguments[name])
     for given in (arguments, *(arguments[name] for name in nested)):
         for name, value in given.items():
-            if value is hidden:  # some families hand it over three times, as query, key and value
+            if value is hidden:  # some families pass it three times, as query, key and value
                 given[name] = vectors
-            elif isinstance(value, Cache):  # a memory is no token: the window's cache must not see it
+            elif isinstance(value, Cache):  # the memory must not enter the window's cache
                 given[name] = None
             elif name in changes:
                 given[name] = changes[name]
@@ -268,11 +285,11 @@ def _keys_and_values(
         return caught.key, caught.value
     finally:
         _catching.reset(token)
-    raise RuntimeError(f"{type(site).__name__} did not ask for attention through the seam")
+    raise RuntimeError(f"{type(site).__name__} did not call attention through the seam")
 
 
 def _rotate(rotation: Any, positions: Tensor, insertion: Insertion) -> Any:
-    """The rotary embedding of other positions, by asking the module that made `rotation` again."""
+    """The rotary embedding of other positions, from the module that made `rotation`."""
     for forward, call, output, moved in insertion.rotations:
         parts = isinstance(output, (tuple, list)) and isinstance(rotation, (tuple, list))
         if output is rotation or (parts and output[0] is rotation[0]):
@@ -290,7 +307,7 @@ def _attend(implementation: str):
         if _catching.get():
             raise _Caught(key, value)
         insertion = _insertion.get()
-        # Without a mask, sdpa looks back only where it is told to; eager attention looks everywhere.
+        # Without a mask, sdpa is causal if told so; eager attention is not.
         causal = kwargs.get("is_causal")
         causal = implementation == "sdpa" and (getattr(module, "is_causal", True) if causal is None else causal)
         if insertion is not None and (pair := insertion.inserted.get(insertion.layer)) is not None:
@@ -337,18 +354,18 @@ def _note(
 def _attend_without_mask(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, count: int, kwargs: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """Causal attention with a memory in front, by the fast kernel that takes no mask: queries that stand for the
-    memory make the causal triangle fit, and what they find is dropped."""
+    """Causal attention with a memory in front, by the fast kernel without a mask: empty queries for the memory make
+    the causal triangle fit, and their output is dropped."""
     front = query.new_zeros(*query.shape[:2], count, query.shape[3])
     output, weights = sdpa_attention_forward(module, torch.cat([front, query], dim=2), key, value, None, **kwargs)
     return output[:, count:], weights
 
 
 def _widen(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, insertion: Insertion) -> Tensor | None:
-    """The mask with V columns in front. Layers share a mask, so it is widened once for each kind of layer."""
+    """The mask with V columns in front. Layers share a mask, which is widened once for each kind of layer."""
     name = id(mask) if mask is not None else (causal, query.shape[2], key.shape[2])
     if name not in insertion.masks:
-        insertion.masks[name] = (mask, _widened(mask, query, key, causal, insertion))  # holds the id in use
+        insertion.masks[name] = (mask, _widened(mask, query, key, causal, insertion))  # keeps the id in use
     return insertion.masks[name][1]
 
 
@@ -358,7 +375,7 @@ def _widened(mask: Tensor | None, query: Tensor, key: Tensor, causal: bool, inse
     if mask is None:
         if visible is None and (rows == 1 or not causal):
             return None
-        # No mask stands for "all", or for "causal" aligned at the last token.
+        # No mask means "all", or "causal" aligned at the last token.
         mask = torch.ones(1, 1, rows, columns - count, dtype=torch.bool, device=query.device)
         if causal and rows > 1:
             mask = mask.tril(columns - count - rows)

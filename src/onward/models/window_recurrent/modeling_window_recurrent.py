@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,51 +19,80 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
+from transformers.modeling_outputs import ModelOutput
 
-from ..checking import checked_ids, refuse_export, refuse_ids_outside
+from ...utils.fields import FieldError
+from ..checking import checked_ids, refuse_ids_outside
 from ..fingerprints import origin_of
-from ..losses import answer_loss, document_loss, labelled_loss
-from ..state import WindowState
+from ..losses import ANSWERS, CLASSES, DOCUMENTS
 from .carriers import CARRIERS, Carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
-from .fitting import ID_MASK, TYPE_SHIFT
 from .heads import answering, remember_kind
-from .insertion import SUPPORTED, backbone_layers, signature_of
-from .outputs import Embeddings, RecurrentOutput
+from .insertion import SUPPORTED, backbone_layers, lock_of, signature_of
 from .reading import Output, Reader, Round
 from .saving import SavesWhatWasAdded
-from .threads import lock_of
+from .state import WindowState
 
 
-def check_shape(name: str, value: Tensor, input_ids: Tensor) -> None:
-    if value.shape != input_ids.shape:
-        raise ValueError(
-            f"{name} have the shape {tuple(value.shape)}, input_ids {tuple(input_ids.shape)}: they must agree"
-        )
+@dataclass
+class RecurrentOutput(ModelOutput):
+    """What every window-recurrent model returns: the head's own outputs over the whole length, and the state."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+    state: WindowState | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class Embeddings(ModelOutput):
+    """Vectors of tokens [B, N, k], zero at padding, and of documents [B, k]."""
+
+    tokens: Tensor | None = None
+    documents: Tensor | None = None
+    state: WindowState | None = None
 
 
 def collected_layers(read: Output) -> Any:
-    """The hidden states of all layers, if they were asked for."""
+    """The hidden states of all layers, if requested."""
     return tuple(read[name] for name in read if name.startswith("hidden.")) or None
 
 
-# The models in which this thread, or task, has switched recurrence off.
+# The models whose recurrence this thread, or task, has switched off.
 _without_recurrence: ContextVar[frozenset[int]] = ContextVar("without_recurrence", default=frozenset())
 
 
+def unless_disabled(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A model's forward, or a call of its backbone alone while recurrence is disabled."""
+
+    @functools.wraps(forward)  # Trainer inspects the signature
+    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._disabled:
+            return forward(self, *args, **kwargs)
+        call = signature_of(forward).bind(self, *args, **kwargs).arguments
+        call.pop("self")
+        return self._backbone_alone(**call.pop("kwargs", {}), **call)
+
+    return either
+
+
 class WindowRecurrentModel(SavesWhatWasAdded):
-    """A bare encoder or decoder that reads any length window by window."""
+    """A bare encoder or decoder that processes any length window by window."""
 
     config_class = WindowRecurrenceConfig
     config: WindowRecurrenceConfig
     base_model_prefix = "backbone"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
     _supports_sdpa = True
     auto_class: ClassVar[Any] = AutoModel
     head: ClassVar[str] = "model"
-    scored_by: ClassVar[tuple[str, ...]] = ()
-    accepts_loss_kwargs = True  # Trainer tells how many labels an update has, and the loss is divided by that
+    not_supported: ClassVar = {
+        "inputs_embeds": "windows are cut from token ids; pass input_ids",
+        "output_attentions": "the attention maps of different windows do not form one",
+    }
 
     def __init__(self, config: WindowRecurrenceConfig, backbone: PreTrainedModel | None = None):
         if config.backbone is None:
@@ -75,26 +105,20 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         self.carrier = CARRIERS[config.carrier](config)
         self.bottleneck_checkpointing = self.backbone.is_gradient_checkpointing
         if self.bottleneck_checkpointing:
-            self.backbone.gradient_checkpointing_disable()  # its layers would run again without the memory
-        if self.can_generate():  # transformers looks for them beside the backbone, not in it
+            self.backbone.gradient_checkpointing_disable()  # it would run layers again without the memory
+        if self.can_generate():  # transformers does not look for them in the backbone
             for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
                 setattr(self.generation_config, name, getattr(config, name))
         self.post_init()
 
-    # -- what transformers asks of a model
+    # -- required by transformers
 
     def initialize_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the backbone comes with its weights, and a carrier starts itself."""
+        """Does nothing: the backbone comes with its weights, and a carrier initialises itself."""
 
     def _initialize_missing_keys(self, is_quantized: bool) -> None:
-        # A loaded backbone makes what is not saved: rotary frequencies, position ids.
+        # The backbone computes what is not saved: rotary frequencies, position ids.
         self.backbone._initialize_missing_keys(is_quantized)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.backbone.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> nn.Module | None:
         return self.backbone.get_output_embeddings()
@@ -102,22 +126,11 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.backbone.set_output_embeddings(value)
 
-    def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
-        """Keeps only the state between windows, and runs each window again for its gradients."""
-        self.bottleneck_checkpointing = True
-
-    def gradient_checkpointing_disable(self) -> None:
-        self.bottleneck_checkpointing = False
-
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        return self.bottleneck_checkpointing
-
     # -- recurrence
 
     @contextmanager
     def recurrence_disabled(self) -> Iterator[None]:
-        """Gives the backbone back, bit for bit: calls go straight to it. Of this thread alone; others go on reading."""
+        """Calls go straight to the backbone, bit for bit, in this thread only."""
         before = _without_recurrence.get()
         _without_recurrence.set(before | {id(self)})
         try:
@@ -133,7 +146,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     def reader(self) -> Reader:
         config = self.config
         base = cast(PreTrainedModel, self.backbone.base_model)
-        with lock_of(base):  # or another thread's window may be running
+        with lock_of(base):  # another thread's window may be running
             implementation = base.config._attn_implementation
         if implementation not in SUPPORTED:
             raise ValueError(
@@ -146,7 +159,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             window=config.window,
             overlap=config.overlap,
             causal=bool(config.causal),
-            pool_all=config.pooled_positions == "all",
+            pooled=config.window if config.pooled_positions == "all" else config.window - config.overlap,
             truncate_after=config.truncate_after,
             takes_positions="position_ids" in signature_of(type(base).forward).parameters,
             name=self.state_name,
@@ -166,15 +179,8 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             f"overlap {c.overlap}, {c.vector_count} at {','.join(map(str, c.insertion_layers))}"
         )
 
-    def _check_inputs(self, input_ids: Tensor | None, unknown: dict[str, Any]) -> Tensor:
-        refuse_export(self)
-        given = {name: value for name, value in unknown.items() if value is not None and value is not False}
-        if "inputs_embeds" in given:
-            raise ValueError("windows are cut from token ids: pass input_ids instead of inputs_embeds")
-        if "output_attentions" in given:
-            raise ValueError("attention maps of different windows do not form one: output_attentions is not there")
-        if given:
-            raise TypeError(f"{type(self).__name__} takes no argument {', '.join(map(repr, given))}")
+    def _checked_ids(self, input_ids: Tensor | None, unknown: dict[str, Any]) -> Tensor:
+        self.refuse_arguments(unknown)
         if input_ids is None:
             raise ValueError("input_ids is missing")
         return checked_ids(input_ids, self.config.vocab_size)
@@ -203,25 +209,27 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         finish: Any = None,
         revise: int = 0,
     ) -> tuple[Output, WindowState]:
-        """Hidden states of every token, or what `finish(hidden, round)` makes of each window's."""
+        """Hidden states of every token, or what `finish(hidden, round)` returns for each window."""
         base = self.backbone.base_model
-        if output_hidden_states is None:  # on whichever of the two configurations it was set
+        if output_hidden_states is None:  # it may be set in either configuration
             output_hidden_states = self.config.output_hidden_states or self.backbone.config.output_hidden_states
-        ids = input_ids
+        tokens = input_ids
         if token_type_ids is not None:
-            check_shape("token_type_ids", token_type_ids, ids)
+            if token_type_ids.shape != input_ids.shape:
+                given, wanted = tuple(token_type_ids.shape), tuple(input_ids.shape)
+                raise ValueError(f"token_type_ids have the shape {given}, the input {wanted}: they must agree")
             types = getattr(self.config.backbone.get_text_config(), "type_vocab_size", None) or self.config.vocab_size
             refuse_ids_outside(token_type_ids, types, "token_type_ids", "the backbone {} types")
-            ids = ids + (token_type_ids.long() << TYPE_SHIFT)
+            tokens = torch.stack([input_ids, token_type_ids.long()], -1)
 
         def run(kwargs: dict[str, Any], current: Round) -> Output:
             if token_type_ids is not None:
-                kwargs = {**kwargs, "token_type_ids": current.ids >> TYPE_SHIFT}
+                kwargs = {**kwargs, "token_type_ids": current.types}
             if not self.config.causal:
-                # An encoder keeps no cache; some of them do not know the word.
+                # An encoder keeps no cache, and some do not accept the argument.
                 kwargs = {name: value for name, value in kwargs.items() if name != "use_cache"}
             output = base(
-                input_ids=current.ids & ID_MASK,
+                input_ids=current.ids,
                 output_hidden_states=output_hidden_states,
                 return_dict=True,
                 **kwargs,
@@ -233,18 +241,18 @@ class WindowRecurrentModel(SavesWhatWasAdded):
                 result[f"hidden.{i}"] = hidden
             if self._pools_first_tokens:
                 result["window_first"] = output.last_hidden_state[:, 0]
-                result["window_read"] = torch.tensor([n > 0 for n in current.lengths], device=ids.device)
+                result["window_read"] = torch.tensor([n > 0 for n in current.lengths], device=input_ids.device)
             return result
 
         if use_cache is None:
             use_cache = not (self.training or torch.is_grad_enabled())
         return self.reader.read(
-            ids,
+            tokens,
             run,
             attention_mask=attention_mask,
             state=state,
             starts_document=starts_document,
-            prefix=self._prefix(prefix_length, ids.shape[0]),
+            prefix=self._prefix(prefix_length, len(input_ids)),
             use_cache=use_cache and bool(self.config.causal),
             checkpointing=self.bottleneck_checkpointing and self.training,
             revise=revise,
@@ -255,17 +263,17 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         return False
 
     def _base_output(self, read: Output, state: WindowState) -> tuple[BaseOutput, WindowState]:
-        """The backbone's own kind of output for the whole length."""
+        """The output of the whole length, of the backbone's own kind."""
         hidden = read["last_hidden_state"]
         summary: Any = hidden
         if "window_first" in read:
-            # Every window begins with the first token: its vectors are pooled over windows, as in the paper.
+            # Every window begins with the first token, whose vectors are pooled over windows, as in the paper.
             unread = ~read["window_read"][..., None]  # [B, rounds, 1]
             first = read["window_first"].masked_fill(unread, -torch.inf).amax(1)
             if state.pooled is not None:
                 first = torch.maximum(first, state.pooled)
             state = replace(state, pooled=first)
-            first = first.masked_fill(first == -torch.inf, 0)  # rows that have read nothing yet
+            first = first.masked_fill(first == -torch.inf, 0)  # rows without a window yet
             summary = torch.cat([first[:, None], hidden[:, 1:]], dim=1)
         pooler = getattr(self.backbone.base_model, "pooler", None)
         output = BaseOutput(
@@ -275,6 +283,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         )
         return output, state
 
+    @unless_disabled
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -292,15 +301,13 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> RecurrentOutput | tuple:
-        """Reads `input_ids` [B, N] of any length N on from `state`.
+        """Processes `input_ids` [B, N] of any length N, continuing from `state`.
 
-        `starts_document` [B] marks rows that begin a new document: their state is dropped. `prefix_length`
-        (a number, or one per row): the first tokens of a document that begin every one of its windows, such as
-        a question and its separator. Labels are the head's own.
+        `starts_document` [B] marks rows that begin a new document: their state is dropped. `prefix_length` (a number,
+        or one per row): the first tokens of a document that begin every one of its windows, such as a question and
+        its separator. Labels are those of the head.
         """
-        if self._disabled:
-            return self._plain(input_ids, attention_mask, labels, locals(), kwargs)
-        input_ids = self._check_inputs(input_ids, kwargs)
+        input_ids = self._checked_ids(input_ids, kwargs)
         read, state = self._read(
             input_ids,
             attention_mask=attention_mask,
@@ -319,35 +326,18 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             output = self._apply_head(whole, input_ids, given)
             output.state = state
             output.hidden_states = whole.hidden_states
-        output = self._scored(output, labels, start_positions, end_positions, num_items_in_batch)
-        return self._returned(output, return_dict)
+        targets = {"labels": labels, "start_positions": start_positions, "end_positions": end_positions}
+        return self.returned(self.with_loss(output, num_items_in_batch, **targets), return_dict)
 
-    def _returned(self, output: Any, return_dict: bool | None) -> Any:
-        wants_dict = self.config.return_dict if return_dict is None else return_dict
-        return output if wants_dict else output.to_tuple()
-
-    def _scored(
-        self, output: Any, labels: Any, start_positions: Any, end_positions: Any, num_items_in_batch: Any
-    ) -> Any:
-        """The output with its loss. Heads of transformers make means, even where they are told of a larger batch."""
-        given = {"labels": labels, "start_positions": start_positions, "end_positions": end_positions}
-        given = {name: value for name, value in given.items() if value is not None}
-        if not given:
-            return output
-        if set(given) != set(self.scored_by):
-            wanted = " and ".join(self.scored_by) or "no labels"
-            raise ValueError(f"{type(self).__name__} is scored by {wanted}, got {' and '.join(given)}")
-        loss = self._with_every_parameter(self._loss(output, num_items_in_batch, **given))
-        return type(output)(**{**output, "loss": loss})
-
-    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
-        raise NotImplementedError
+    @property
+    def _problem_type(self) -> str | None:
+        return self.config.problem_type or self.backbone.config.problem_type
 
     def _default_prefix(self, prefix_length: Any) -> Any:
         return prefix_length
 
-    def _with_every_parameter(self, loss: Any) -> Any:
-        """Text of one window never meets the carrier, but distributed training waits for every gradient."""
+    def _reaching_all_parameters(self, loss: Any) -> Any:
+        """A single window does not use the carrier, but distributed training waits for every gradient."""
         if loss is None or not self.training:
             return loss
         return loss + sum(0.0 * p.sum() for p in self.carrier.parameters() if p.requires_grad)
@@ -358,21 +348,27 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         names = ("logits", "start_logits", "end_logits")
         return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
 
-    def _plain(self, input_ids: Any, attention_mask: Any, labels: Any, given: dict, kwargs: dict) -> Any:
-        """A call that goes straight to the backbone."""
-        names = ("token_type_ids", "start_positions", "end_positions", "use_cache", "output_hidden_states")
-        passed = {name: given.get(name) for name in (*names, "return_dict")} | {"labels": labels} | kwargs
-        count = given.get("num_items_in_batch")
-        if count is not None and self.scored_by:
-            passed |= {**dict.fromkeys(self.scored_by), "return_dict": True}
-        passed = {name: value for name, value in passed.items() if value is not None}
-        if given.get("state") is not None:
+    def _backbone_alone(
+        self,
+        *,
+        state: WindowState | None = None,
+        starts_document: Any = None,
+        prefix_length: Any = None,
+        num_items_in_batch: Any = None,
+        return_dict: bool | None = None,
+        **given: Any,
+    ) -> Any:
+        """A call of the backbone itself, while recurrence is disabled."""
+        if state is not None:
             raise ValueError("a state means nothing while recurrence is disabled")
-        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **passed)
-        if count is None or not self.scored_by:
-            return output
-        scored = self._scored(output, labels, given.get("start_positions"), given.get("end_positions"), count)
-        return self._returned(scored, given.get("return_dict"))
+        given = {name: value for name, value in given.items() if value is not None}
+        if num_items_in_batch is None or self.head_loss is None:
+            if num_items_in_batch is not None and given.keys() & {"labels", "shift_labels"}:
+                given["num_items_in_batch"] = num_items_in_batch
+            return self.backbone(**given, **({} if return_dict is None else {"return_dict": return_dict}))
+        labels = {name: given.pop(name, None) for name in self.head_loss.labels}
+        output = self.backbone(**given, return_dict=True)
+        return self.returned(self.with_loss(output, num_items_in_batch, **labels), return_dict)
 
     def embed(
         self,
@@ -384,15 +380,15 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         normalize: bool = False,
         state: WindowState | None = None,
     ) -> Embeddings:
-        """Vectors of documents of any length: one per token, each from the window where it has the best
-        context, and one per document.
+        """Vectors of documents of any length: one per token, from the window where it has the best context, and one
+        per document.
 
-        In an encoder, a token in the overlap of two windows is taken from the one in which it is further from
-        the edge. `pooling`: "mean" over a document's tokens, its "first" or its "last".
+        In an encoder, a token in the overlap of two windows is taken from the one in which it is further from the
+        edge. `pooling`: "mean" over a document's tokens, its "first" or its "last".
         """
         if pooling not in ("mean", "first", "last"):
-            raise ValueError(f"pooling={pooling!r} is not known: choose mean, first or last")
-        input_ids = self._check_inputs(input_ids, {})
+            raise FieldError("pooling", pooling, "choose mean, first or last")
+        input_ids = self._checked_ids(input_ids, {})
         revise = 0 if self.config.causal else self.config.overlap // 2
         read, state = self._read(
             input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, state=state, revise=revise
@@ -416,10 +412,7 @@ class WindowRecurrentForTokenClassification(WindowRecurrentModel):
 
     auto_class = AutoModelForTokenClassification
     head = "token-classification"
-    scored_by = ("labels",)
-
-    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
-        return labelled_loss(output.logits, given["labels"], num_items_in_batch)
+    head_loss = CLASSES
 
 
 class WindowRecurrentForQuestionAnswering(WindowRecurrentModel):
@@ -427,26 +420,19 @@ class WindowRecurrentForQuestionAnswering(WindowRecurrentModel):
 
     auto_class = AutoModelForQuestionAnswering
     head = "question-answering"
-    scored_by = ("start_positions", "end_positions")
-
-    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
-        return answer_loss(output.start_logits, output.end_logits, num_items_in_batch=num_items_in_batch, **given)
+    head_loss = ANSWERS
 
 
 class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
     """Classifies documents of any length.
 
-    An encoder's first token begins every window, and its vectors are pooled by their maximum over windows, as
-    in the paper; a decoder classifies by its last token.
+    An encoder's first token begins every window, and its vectors are pooled by their maximum over windows, as in the
+    paper; a decoder classifies by its last token.
     """
 
     auto_class = AutoModelForSequenceClassification
     head = "sequence-classification"
-    scored_by = ("labels",)
-
-    def _loss(self, output: Any, num_items_in_batch: Any, **given: Tensor) -> Tensor:
-        problem_type = self.config.problem_type or self.backbone.config.problem_type
-        return document_loss(output.logits, given["labels"], problem_type, num_items_in_batch)
+    head_loss = DOCUMENTS
 
     @property
     def _pools_first_tokens(self) -> bool:
@@ -458,6 +444,6 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
     def _apply_head(self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
         mask, padding = given.get("attention_mask"), self.backbone.config.get_text_config().pad_token_id
         if self.config.causal and mask is not None and padding is not None:
-            # The head finds the last token as the last id that is not the padding's; the mask knows better.
+            # The head takes the last id that is not padding's for the last token, which the mask knows better.
             ids = torch.where(mask.bool(), int(padding == 0), padding)
         return super()._apply_head(whole, ids, given)

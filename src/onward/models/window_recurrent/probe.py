@@ -1,11 +1,11 @@
-"""Asks a live backbone whether recurrence is right in it, and whether it reads from left to right only.
+"""Tests on a live backbone whether recurrence works in it, and whether it is causal.
 
-Nothing is taken from a family's name. The backbone reads a few tokens in some ways that must agree: what attention
-receives, layer by layer, is compared with what was inserted; the future must stay unseen; a window that was left open
-must go on as if it had not been. What does not agree is refused.
+Nothing follows from a family's name. The backbone processes a few tokens in several ways that must agree: the input of
+attention, layer by layer, is compared with what was inserted; a decoder must not see the future; a window that was
+left open must continue as if it had not been. Backbones that disagree are refused.
 
-Judged by a tolerance, and by the row that agrees best: a fault shows in every row, where a rounding that tips a
-router's choice of experts shows in one.
+Compared up to a tolerance, and by the row that agrees best: a fault shows in every row, but a rounding that changes a
+router's choice of experts only in one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from .heads import answering, remember_kind
-from .insertion import ELSEWHERE, SUPPORTED, Call, Insertion, backbone_layers, first_position, inserting
-from .threads import lock_of
+from .insertion import ELSEWHERE, SUPPORTED, Call, Insertion, backbone_layers, first_position, inserting, lock_of
 
 WORKING = "gpt2, llama, mistral, qwen3, gemma3, mixtral, bert, roberta, modernbert and many more (docs/families.md)"
 ROWS, LENGTH, VECTORS = 4, 6, 3
@@ -66,7 +65,7 @@ def probe(model: PreTrainedModel, wanted: tuple[int, ...], space: str = "layer")
 
 
 def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """A backbone's layers; refuses what can be seen to be none before it runs."""
+    """A backbone's layers; refuses backbones that cannot work, without running them."""
     base = cast(PreTrainedModel, model.base_model)
     config = base.config.get_text_config()
     implementation = config._attn_implementation
@@ -85,7 +84,7 @@ def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def positions_of(base: PreTrainedModel) -> int | None:
-    """How many tokens the backbone can number; None when there is no end, or no one knows."""
+    """The number of positions of the backbone; None if unlimited or unknown."""
     longest = getattr(base.config.get_text_config(), "max_position_embeddings", None)
     return longest - first_position(base) if isinstance(longest, int) and longest > 0 else None
 
@@ -108,7 +107,7 @@ class _Probing:
         return self._trying("the seam fails", lambda: self._compare(own))
 
     def _trying(self, failure: str, run: Callable[[], Any]) -> Any:
-        """Whatever a family's code raises here is the reason to refuse it, but for a lack of memory."""
+        """Any error of a family's code is a reason to refuse it, except a lack of memory."""
         try:
             return run()
         except (_No, MemoryError, torch.OutOfMemoryError):
@@ -126,7 +125,7 @@ class _Probing:
         plain = [token for token in range(min(config.vocab_size, 100)) if token not in special]
         plain = plain if len(plain) > 1 else list(range(config.vocab_size))
         length = min(LENGTH, positions_of(self.base) or LENGTH)
-        chance = torch.Generator().manual_seed(0)  # its own: the user's random numbers stay as they are
+        chance = torch.Generator().manual_seed(0)  # leaves the global random state alone
         drawn = torch.randint(len(plain), (ROWS, length), generator=chance)
         other = drawn.clone()
         other[:, -1] = (drawn[:, -1] + 1) % len(plain)
@@ -134,16 +133,16 @@ class _Probing:
         self.ids, self.other = table[drawn].to(self.base.device), table[other].to(self.base.device)
 
     def _own_output(self) -> Any:
-        """What the backbone gives by itself."""
+        """The backbone's output without recurrence."""
         output = self._trying(
-            "it does not read token ids alone: it fails", lambda: self.base(input_ids=self.ids, return_dict=True)
+            "it does not work on token ids alone: it fails", lambda: self.base(input_ids=self.ids, return_dict=True)
         )
         hidden = getattr(output, "last_hidden_state", None)
         if not isinstance(hidden, Tensor) or hidden.shape[:2] != self.ids.shape:
             raise _No("it does not return one vector per token (last_hidden_state)")
         return output
 
-    # -- ways of reading that must agree
+    # -- outputs that must agree
 
     def _read(self, ids: Tensor, insertion: Insertion | None = None, **given: Any) -> tuple[Tensor, Insertion]:
         insertion = Insertion(space=self.space) if insertion is None else insertion
@@ -160,7 +159,7 @@ class _Probing:
         self._check_calls(self._read(self.ids, Insertion())[1])
         plain, seen = self._read(self.ids)
         if self._differ(plain, own.last_hidden_state):
-            raise _No("its attention gives something else when it is called through the seam")
+            raise _No("its attention gives another output through the seam")
         self._check_keys_and_values(seen)
         causal = not any(_sees_later(call.visible) for call in cast(list[Call], seen.calls))
         self._check_vectors(plain, causal)
@@ -168,7 +167,7 @@ class _Probing:
         return Probe(causal=causal, layers=tuple(range(1, len(self.layers) + 1)))
 
     def _check_calls(self, seen: Insertion) -> None:
-        """Every layer asks for attention once: a layer that does not may carry something on by other ways."""
+        """Every layer must call attention once: one that does not may carry something in other ways."""
         counts = Counter(call.layer for call in cast(list[Call], seen.calls))
         if not counts:
             raise _No("its attention does not go through the seam")
@@ -185,7 +184,7 @@ class _Probing:
             raise _No("it has attention outside of its layers")
 
     def _check_keys_and_values(self, seen: Insertion) -> None:
-        """A token's own vector, inserted at the token's place, gives the key and value that the token had."""
+        """A token's own vector, inserted at the token's position, must give the key and value of the token."""
         count = min(VECTORS, self.ids.shape[1])
         for number, hidden in enumerate(seen.hidden, 1):
             if hidden.shape != (*self.ids.shape, self.config.hidden_size):
@@ -199,7 +198,7 @@ class _Probing:
                 self._check_received(before, after, used.inserted.get(before.layer), count)
 
     def _check_received(self, before: Call, after: Call, made: tuple[Tensor, Tensor] | None, count: int) -> None:
-        """Attention gets what was made of the vectors in front of what it got before, and sees all of it."""
+        """Attention must get the keys and values of the vectors in front of those it got before, and see them all."""
         layer, length = before.layer, before.key.shape[2]
         if made is None:
             raise _No(f"layer {layer} makes no key and value of a vector")
@@ -233,11 +232,11 @@ class _Probing:
         for before, insertion in ((plain, None), (changed, self._insertion(dict(vectors)))):
             after, _ = self._read(self.other, insertion)
             if self._differ(after[:, :-1], before[:, :-1]):
-                raise _No("its attention looks back only, and yet a token changes outputs of tokens before it")
+                raise _No("its attention is causal, and yet a token changes outputs of tokens before it")
         self._trying("a window cannot be left open: its cache fails", lambda: self._check_cache(vectors, changed))
 
     def _check_cache(self, vectors: dict[int, Tensor], whole: Tensor) -> None:
-        """A window that is read in two parts, as generation does it, is the window read at once."""
+        """A window in two parts, as in generation, must give the output of the whole window."""
         half, cache = self.ids.shape[1] // 2, DynamicCache()
         given = {"use_cache": True, "past_key_values": cache}
         first, used = self._read(self.ids[:, :half], self._insertion(dict(vectors)), **given)
@@ -246,10 +245,10 @@ class _Probing:
             raise _No("its cache does not hold a key and a value per token")
         second, _ = self._read(self.ids[:, half:], self._insertion({}, inserted=dict(used.inserted)), **given)
         if self._differ(torch.cat([first, second], dim=1), whole):
-            raise _No("a window that is left open and read on gives something else than the window read at once")
+            raise _No("a window that is left open and continued gives another output than the whole window")
 
     def _check_head(self, own: Any) -> None:
-        """On the base's hidden states alone, a head gives what it gives by itself."""
+        """A head must give the same output on the base's hidden states alone."""
         if self.model is self.base:
             return
         remember_kind(self.base, own)

@@ -1,8 +1,10 @@
-"""Reading tokens of any number through windows: the loop that all window-recurrent models share.
+"""Running a backbone over any number of tokens in windows: the loop that all window-recurrent models share.
 
 Rows of a batch may have different lengths and be at different places in their windows. In each round every row
-reads up to the end of its window; the rows that have filled it carry their memory on. From the second round on
-all rows stand at the beginning of a window.
+advances to the end of its window; the rows that have filled it carry their memory on. From the second round on all
+rows are at the start of a window.
+
+Tokens are ids [B, n], or [B, n, 2] with each token's type behind its id.
 
 Shapes: B rows, N columns of input, C columns of the open window, w columns of a round.
 """
@@ -23,17 +25,17 @@ from ...ops import windows
 from ...utils.memory import give_memory_back
 from ..checking import checked_mask
 from ..fingerprints import Origin
-from ..state import OpenWindow, WindowState, where_rows
+from ..state import where_rows
 from .carriers import Carrier, Tensors
-from .fitting import check_state
 from .insertion import Insertion, first_position, inserting
+from .state import OpenWindow, WindowState, check_fits
 
 
 @dataclass(frozen=True)
 class Tape:
     """Every row's known tokens, aligned at the right, followed by its new ones, aligned at the left: no gaps."""
 
-    ids: Tensor  # [B, C + N']
+    tokens: Tensor  # [B, C + N']
     middle: int  # where the new tokens begin, in every row
 
 
@@ -42,15 +44,25 @@ class Round:
     """One run of the backbone for all rows."""
 
     reads: list[windows.Read]
-    ids: Tensor  # [B, w]
+    tokens: Tensor  # [B, w]
     lengths: list[int]  # tokens of each row in this round
     first: list[int]  # per row: which of its new tokens the round's first new one is, from 0
     index: Tensor  # [B or 1, w]: place in the window
     keep: Tensor  # [B, w]: real tokens
-    ragged: bool  # rows differ, so that masks and positions must be told to the backbone
+    ragged: bool  # rows differ, so that the backbone needs a mask and positions
+
+    @property
+    def ids(self) -> Tensor:
+        """[B, w]"""
+        return self.tokens if self.tokens.dim() == 2 else self.tokens[..., 0]
+
+    @property
+    def types(self) -> Tensor:
+        """[B, w], of tokens that have types."""
+        return self.tokens[..., 1]
 
     def of_new_tokens(self, values: Tensor, fill: int) -> Tensor:
-        """Values of the packed new tokens [B, N'] put where the round reads them [B, w], `fill` elsewhere."""
+        """Values of the packed new tokens [B, N'] at the places of these tokens in the round [B, w], else `fill`."""
         result = values.new_full(self.ids.shape, fill)
         for row, (read, first) in enumerate(zip(self.reads, self.first, strict=True)):
             result[row, read.again : read.width] = values[row, first : first + read.new]
@@ -78,8 +90,18 @@ def pack(ids: Tensor, columns: list[list[int]] | None) -> tuple[Tensor, list[int
         return ids, [ids.shape[1]] * ids.shape[0]
     lengths = [len(row) for row in columns]
     width = max(lengths)
-    index = torch.tensor([row + [0] * (width - len(row)) for row in columns], device=ids.device)
-    return ids.gather(1, index.view(len(columns), width)), lengths
+    return taken(ids, [row + [0] * (width - len(row)) for row in columns]), lengths
+
+
+def taken(x: Tensor, columns: list[list[int]] | Tensor) -> Tensor:
+    """Row by row the given columns, as many in each row. x: [B, n, ..] -> [B, m, ..]"""
+    index = torch.as_tensor(columns, dtype=torch.long, device=x.device)
+    return x[torch.arange(len(x), device=x.device)[:, None], index]
+
+
+def with_types(tokens: Tensor) -> Tensor:
+    """The type 0 behind the ids of tokens without types."""
+    return tokens if tokens.dim() == 3 else torch.stack([tokens, torch.zeros_like(tokens)], -1)
 
 
 def align_right(ids: Tensor, fill: Sequence[int]) -> Tensor:
@@ -88,13 +110,13 @@ def align_right(ids: Tensor, fill: Sequence[int]) -> Tensor:
     if all(n == width for n in fill):
         return ids[:, :width]
     place = torch.arange(width, device=ids.device)[None] - (width - torch.tensor(fill, device=ids.device))[:, None]
-    return ids.gather(1, place.clamp(min=0))
+    return taken(ids, place.clamp(min=0))
 
 
 def _cache(held: Held | None) -> DynamicCache:
-    """A cache of transformers that starts from these keys and values; it replaces them, never changes them.
+    """A cache of transformers that starts from these keys and values; it replaces them and never changes them.
 
-    Without a configuration it keeps sliding-window layers whole, which is right as long as a window lasts.
+    Without a configuration it keeps sliding-window layers whole, which is right within a window.
     """
     cache = DynamicCache()
     for key, value in held or ():
@@ -105,30 +127,21 @@ def _cache(held: Held | None) -> DynamicCache:
     return cache
 
 
+@dataclass(frozen=True)
 class Reader:
-    """Reads windows with a backbone and a carrier. Holds no state of its own."""
+    """Runs a backbone over windows, with a carrier between them. Holds no state of its own."""
 
-    def __init__(
-        self,
-        base: PreTrainedModel,
-        layers: nn.ModuleList,
-        carrier: Carrier,
-        *,
-        window: int,
-        overlap: int,
-        causal: bool,
-        pool_all: bool,
-        truncate_after: int | None,
-        takes_positions: bool,
-        name: str,
-        origin: Origin,
-    ):
-        self.base, self.layers, self.carrier = base, layers, carrier
-        self.window, self.overlap, self.causal = window, overlap, causal
-        self.pooled = window if pool_all else window - overlap
-        self.truncate_after = truncate_after
-        self.takes_positions = takes_positions
-        self.name, self.origin = name, origin
+    base: PreTrainedModel
+    layers: nn.ModuleList
+    carrier: Carrier
+    window: int
+    overlap: int
+    pooled: int  # how many first positions of a window are carried
+    causal: bool
+    truncate_after: int | None
+    takes_positions: bool  # whether the backbone accepts position_ids
+    name: str  # of its states
+    origin: Origin  # of its states
 
     def fresh(self, ids: Tensor) -> WindowState:
         """The state at the start of a document."""
@@ -144,7 +157,7 @@ class Reader:
 
     def read(
         self,
-        ids: Tensor,
+        tokens: Tensor,
         run: Run,
         *,
         attention_mask: Tensor | None = None,
@@ -155,28 +168,32 @@ class Reader:
         checkpointing: bool = False,
         revise: int = 0,
     ) -> tuple[Output, WindowState]:
-        """Reads `ids` [B, N] on from `state`. `run` calls the backbone on one round and returns its outputs:
-        per token [B, w, ..] (gathered to [B, N, ..]), scalars (summed), or under a name that begins with
+        """Processes `tokens` [B, N], continuing from `state`. `run` calls the backbone on one round and returns its
+        outputs: per token [B, w, ..] (gathered to [B, N, ..]), scalars (summed), or under a name that begins with
         "window" one per row [B, ..] (stacked to [B, rounds, ..]).
 
-        `prefix`: how many first tokens of each row's document begin each of its windows. `revise`: outputs of
-        this many tokens are replaced by those of the next window, which sees what follows them.
+        `prefix`: how many first tokens of each row's document begin each of its windows. `revise`: outputs of this
+        many tokens are replaced by those of the next window, which sees what follows them.
         """
-        columns = real_columns(attention_mask, ids.shape)
-        packed, lengths = pack(ids, columns)
-        if not any(lengths):
-            raise ValueError("there is nothing to read: attention_mask marks no tokens")
         if state is None:
-            state = self.fresh(ids)
+            state = self.fresh(tokens)
         else:
-            check_state(state, ids, self)
+            check_fits(state, tokens, self)
             state = replace(state, weights=self.origin)
+        if any(x is not None and x.dim() == 3 for x in (tokens, state.open.ids, state.prefix)):
+            opened = replace(state.open, ids=with_types(state.open.ids))
+            prefix_tokens = None if state.prefix is None else with_types(state.prefix)
+            state, tokens = replace(state, open=opened, prefix=prefix_tokens), with_types(tokens)
+        columns = real_columns(attention_mask, tokens.shape[:2])
+        packed, lengths = pack(tokens, columns)
+        if not any(lengths):
+            raise ValueError("there are no tokens: attention_mask is 0 everywhere")
         if starts_document is not None:
             state = state.reset(starts_document)
         state = self._with_prefix(state, packed, lengths, prefix)
         plans = [self._plan(state, row, length) for row, length in enumerate(lengths)]
         if not self.takes_positions and any(plan != plans[0] for plan in plans):
-            # In a cached window, rows at different places must be told where they are; else windows are read anew.
+            # Rows at different places of a cached window need positions; without them windows are processed again.
             opened, use_cache = state.open, False
             state = replace(state, open=OpenWindow(opened.ids, opened.fill, cached=(0,) * len(plans)))
             plans = [self._plan(state, row, length) for row, length in enumerate(lengths)]
@@ -199,14 +216,14 @@ class Reader:
             cursor = [c + read.new for c, read in zip(cursor, reads, strict=True)]
             collected.append(output)
             places.append(current)
-        return self._assemble(collected, places, tape, ids.shape[1], columns, revise), state
+        return self._assemble(collected, places, tape, tokens.shape[1], columns, revise), state
 
     # -- planning
 
     def _with_prefix(
         self, state: WindowState, packed: Tensor, lengths: list[int], prefix: Sequence[int] | None
     ) -> WindowState:
-        """Remembers the prefix of the rows that start a document."""
+        """Stores the prefix of the rows that start a document."""
         if prefix is None:
             return state
         starting = [
@@ -215,8 +232,8 @@ class Reader:
         for row, (p, n, new) in enumerate(zip(prefix, lengths, starting, strict=True)):
             if new and p > n:
                 raise ValueError(
-                    f"row {row} has a prefix of {p} tokens, but only {n} tokens to take it from: the call that "
-                    "starts a document must hold the whole prefix"
+                    f"row {row} has a prefix of {p} tokens and only {n} tokens: the call that starts a document must "
+                    "hold the whole prefix"
                 )
         fill = tuple(
             p if new else old
@@ -226,10 +243,11 @@ class Reader:
             windows.check(self.window, self.overlap, count)
         ids = align_right(packed, [p if new else 0 for p, new in zip(fill, starting, strict=True)])
         if state.prefix is not None and not all(starting):
-            width = max(fill)
-            old = nn.functional.pad(state.prefix, (max(0, width - state.prefix.shape[1]), 0))[:, -width or None :]
-            ids = nn.functional.pad(ids, (width - ids.shape[1], 0))
-            ids = torch.where(torch.tensor(starting, device=ids.device)[:, None], ids, old[:, :width])
+            # Both as wide as the longest prefix; a negative number cuts columns off.
+            start, old = (
+                nn.functional.pad(x, (*[0, 0] * (x.dim() - 2), max(fill) - x.shape[1], 0)) for x in (ids, state.prefix)
+            )
+            ids = where_rows(torch.tensor(starting, device=ids.device), start, old)
         return replace(state, prefix=ids, prefix_fill=fill)
 
     def _prefix(self, state: WindowState, row: int) -> int:
@@ -251,41 +269,41 @@ class Reader:
         return Tape(torch.cat([state.open.ids, packed], dim=1) if middle else packed, middle)
 
     def _round(self, state: WindowState, tape: Tape, cursor: list[int], reads: list[windows.Read]) -> Round:
-        device = tape.ids.device
+        device = tape.tokens.device
         lengths = [read.width for read in reads]
         width = max(lengths)
         uniform = len(set(reads)) == 1 and len(set(cursor)) == 1
         if uniform and not any(state.prefix_fill):
             start = cursor[0] - reads[0].again
-            ids = tape.ids[:, start : start + width]
+            tokens = tape.tokens[:, start : start + width]
         else:
-            ids = self._gather(state, tape, cursor, reads, width)
+            tokens = self._gather(state, tape, cursor, reads, width)
         offsets = torch.arange(width, device=device)[None]
         if uniform:
             index = offsets + reads[0].cached
             keep = torch.ones(len(reads), width, dtype=torch.bool, device=device)
         else:
             index = offsets + torch.tensor([read.cached for read in reads], device=device)[:, None]
-            index = index.clamp(max=self.window - 1)  # padding must not run out of the backbone's positions
+            index = index.clamp(max=self.window - 1)  # padding must stay within the backbone's positions
             keep = offsets < torch.tensor(lengths, device=device)[:, None]
         first = [at - tape.middle for at in cursor]
-        return Round(reads, ids, lengths, first, index, keep, ragged=not uniform)
+        return Round(reads, tokens, lengths, first, index, keep, ragged=not uniform)
 
     def _gather(
         self, state: WindowState, tape: Tape, cursor: list[int], reads: list[windows.Read], width: int
     ) -> Tensor:
-        """Each row's tokens of a round: its prefix when a window begins anew, then a stretch of its tape."""
-        ids = tape.ids if state.prefix is None else torch.cat([state.prefix, tape.ids], dim=1)
-        shift = ids.shape[1] - tape.ids.shape[1]
+        """Each row's tokens of a round: its prefix if a window begins, then a stretch of its tape."""
+        tokens = tape.tokens if state.prefix is None else torch.cat([state.prefix, tape.tokens], dim=1)
+        shift = tokens.shape[1] - tape.tokens.shape[1]
         index = []
         for row, (at, read) in enumerate(zip(cursor, reads, strict=True)):
-            # In the first round the known tokens, a prefix among them, stand on the tape already.
+            # In the first round the known tokens, including a prefix, are on the tape already.
             first = at == tape.middle
             lead = 0 if first else min(self._prefix(state, row), read.again)
             stretch = range(shift + at - (read.again - lead), shift + at + read.new)
             places = [*range(shift - lead, shift), *stretch] if read.width else []
             index.append(places + [0] * (width - len(places)))
-        return ids.gather(1, torch.tensor(index, device=ids.device).view(len(reads), width))
+        return taken(tokens, index)
 
     # -- one round
 
@@ -297,7 +315,7 @@ class Reader:
         cache = None
         if keep_cache or opened.cache is not None:
             cache = _cache(opened.cache)
-            checkpointing = False  # running the window again would write to its cache again
+            checkpointing = False  # running the window again would extend its cache again
             kwargs = {"use_cache": True, "past_key_values": cache}
         if current.ragged:
             kwargs |= self._mask_and_positions(opened, current)
@@ -317,7 +335,7 @@ class Reader:
             carried = memory
             if any(read.closes for read in current.reads):
                 carried = self.carrier.carry(summary, memory, self._rows(state.has_memory))
-                # Under autocast it may have come out in half precision; a state keeps the model's.
+                # Autocast may have lowered it; a state keeps the model's precision.
                 carried = tuple(new.to(old.dtype) for new, old in zip(carried, memory, strict=True))
             return output, summary, carried, insertion.inserted
 
@@ -331,7 +349,7 @@ class Reader:
         space = self.carrier.space
         if not any(has_memory):
             return Insertion(space=space)
-        # Inside a window the memory's keys and values are at hand, unless some row has just begun another one.
+        # Inside a window the memory's keys and values are known, unless a row has just begun another window.
         inserted = dict(opened.inserted) if opened.inserted and all(opened.cached) else {}
         vectors = {} if inserted else self.carrier.vectors(memory)
         if not vectors and not inserted:
@@ -355,7 +373,7 @@ class Reader:
             held = torch.tensor(opened.cached, device=keep.device)[:, None]
             keep = torch.cat([torch.arange(slots, device=keep.device)[None] >= slots - held, keep], dim=1)
         told = {"attention_mask": keep.long()}
-        # Without a cache every row begins at the left, where the backbone's own count is right.
+        # Without a cache every row begins at the left, and the backbone's own positions are right.
         if opened.cache is not None and self.takes_positions:
             told["position_ids"] = current.index + first_position(self.base)
         return told
@@ -381,7 +399,7 @@ class Reader:
         state = replace(state, memory=carried, has_memory=has_memory)
         if cache is None or all(closes):
             return replace(state, open=OpenWindow(ids=ids, fill=fill, cached=(0,) * len(fill)))
-        # A row that read nothing keeps what it had: its open tokens may not be in the cache.
+        # A row without new tokens keeps what it had: its open tokens may not be in the cache.
         cached = tuple(
             0 if read.closes else n if read.width else before
             for read, n, before in zip(current.reads, fill, state.open.cached, strict=True)
@@ -395,11 +413,11 @@ class Reader:
         )
 
     def _open_tokens(self, state: WindowState, current: Round) -> tuple[Tensor, tuple[int, ...]]:
-        """What stays of the window: all of an open one; prefix and overlap of a closed one."""
-        # The window's tokens are the cached ones, which stand at the right of the open ids, and the round's.
-        opened, width = state.open, current.ids.shape[1]
+        """The tokens that stay: all of an open window, prefix and overlap of a closed one."""
+        # The window holds the cached tokens, at the right of the open ids, and those of the round.
+        opened, width = state.open, current.tokens.shape[1]
         before = opened.ids.shape[1]
-        known = torch.cat([opened.ids, current.ids], dim=1) if before else current.ids
+        known = torch.cat([opened.ids, current.tokens], dim=1) if before else current.tokens
         plan = []
         for row, read in enumerate(current.reads):
             if read.width:
@@ -414,8 +432,7 @@ class Reader:
         longest = max(fill)
         if len(set(map(tuple, plan))) == 1 and plan[0] == list(range(before + width - longest, before + width)):
             return known[:, before + width - longest :], fill
-        index = torch.tensor([[0] * (longest - len(p)) + p for p in plan], device=known.device)
-        return known.gather(1, index.view(len(plan), longest)), fill
+        return taken(known, [[0] * (longest - len(p)) + p for p in plan]), fill
 
     def _align_cache(
         self,
@@ -428,21 +445,18 @@ class Reader:
         longest = max(cached)
         if longest == 0:
             return None
-        before = held[0][0].shape[2] - current.ids.shape[1]
+        before = held[0][0].shape[2] - current.tokens.shape[1]
         index = []
         for row, (read, count) in enumerate(zip(current.reads, cached, strict=True)):
             old = read.cached if read.width else opened.cached[row]
             slots = [*range(before - old, before), *range(before, before + read.width)][-count:] if count else []
             index.append([0] * (longest - len(slots)) + slots)
-        rows = torch.arange(len(index), device=current.ids.device)[:, None]
-        slots_at = torch.tensor(index, device=current.ids.device)
-        return tuple(
-            (
-                key.transpose(1, 2)[rows, slots_at].transpose(1, 2),
-                value.transpose(1, 2)[rows, slots_at].transpose(1, 2),
-            )
-            for key, value in held
-        )
+        slots_at = torch.tensor(index, device=current.tokens.device)
+
+        def aligned(x: Tensor) -> Tensor:
+            return taken(x.transpose(1, 2), slots_at).transpose(1, 2)
+
+        return tuple((aligned(key), aligned(value)) for key, value in held)
 
     # -- outputs
 
@@ -455,26 +469,26 @@ class Reader:
         columns: list[list[int]] | None,
         revise: int,
     ) -> Output:
-        """Outputs of all rounds put where the input's tokens stand; padding gets zeros."""
+        """Outputs of all rounds at the places of the input's tokens; padding gets zeros."""
         if not collected:
             return {}
-        result, tokens = {}, []
+        result, per_token = {}, []
         for name, value in collected[0].items():
             if value.dim() == 0:
                 result[name] = torch.stack([o[name] for o in collected]).sum(0)
             elif name.startswith("window"):
                 result[name] = torch.stack([o[name] for o in collected], dim=1)
             else:
-                tokens.append(name)
-        if not tokens:
+                per_token.append(name)
+        if not per_token:
             return result
         simple = columns is None and not revise and not any(current.ragged for current in rounds)
         if simple:
-            for name in tokens:
+            for name in per_token:
                 parts = [o[name][:, c.reads[0].again :] for o, c in zip(collected, rounds, strict=True)]
                 result[name] = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
             return result
-        index = [[-1] * columns_given for _ in tape.ids]
+        index = [[-1] * columns_given for _ in tape.tokens]
         base = 0
         for current in rounds:
             for row, read in enumerate(current.reads):
@@ -482,11 +496,9 @@ class Reader:
                 number = current.first[row]
                 for back in range(-min(revise, number, read.again), read.new):
                     index[row][where[number + back]] = base + read.again + back
-            base += current.ids.shape[1]
-        at = torch.tensor(index, device=tape.ids.device)
-        rows = torch.arange(len(index), device=at.device)[:, None]
-        for name in tokens:
-            whole = torch.cat([o[name] for o in collected], dim=1)
-            picked = whole[rows, at.clamp(min=0)]
+            base += current.tokens.shape[1]
+        at = torch.tensor(index, device=tape.tokens.device)
+        for name in per_token:
+            picked = taken(torch.cat([o[name] for o in collected], dim=1), at.clamp(min=0))
             result[name] = picked.masked_fill((at < 0).view(*at.shape, *[1] * (picked.dim() - 2)), 0)
         return result

@@ -1,7 +1,7 @@
 """Window recurrence in the paper's equations, for reading and for tests: loops, one document, no batch.
 
-Everything the fast model does by a seam, a cache and masks is done here by hand: for each window, each layer,
-each head and each position. It covers one decoder (GPT-2) and one encoder (BERT).
+The fast model uses a seam, a cache and masks; here everything is a loop over windows, layers, heads and positions. It
+covers one decoder (GPT-2) and one encoder (BERT).
 
 Shapes: N tokens of the document, t of a window, k the backbone's width, L its layers, heads of D features,
 V vectors inserted at each of I layers.
@@ -30,7 +30,7 @@ def normalised(weights: dict[str, Any], name: str, x: Tensor, epsilon: float) ->
 
 
 class GPT2:
-    """A decoder that norms before attention: x + attention(norm(x)), then x + ff(norm(x))."""
+    """A pre-norm decoder: x + attention(norm(x)), then x + ff(norm(x))."""
 
     causal = True
 
@@ -68,7 +68,7 @@ class GPT2:
 
 
 class BERT:
-    """An encoder that norms after each sum: norm(x + attention(x)), then norm(x + ff(x))."""
+    """A post-norm encoder: norm(x + attention(x)), then norm(x + ff(x))."""
 
     causal = False
 
@@ -126,8 +126,8 @@ def run_window(
 ) -> tuple[Tensor, Layers, Layers]:
     """The hidden states [t, k], each layer's output and each attention's input, from 1 to L.
 
-    inserted: by layer [V, k], inputs of the layer or (space "attention") of its attention. They are only keys
-    and values: V + t inputs, t outputs.
+    inserted: by layer [V, k], inputs of the layer or (space "attention") of its attention. They only become keys and
+    values: V + t inputs, t outputs.
     """
     x = backbone.embed(ids)  # [t, k]
     outputs, taken_in = [], []
@@ -190,9 +190,9 @@ class Paper:
 
 
 class Residual:
-    """Each layer of insertion has its own z = sum_l w_l (pooled a^(l)), a^(l) being what the attention of
-    layer l takes in, without the window's first token; h_prev = z + FF(z) enters the attention, and before it
-    the document's first token. The memory is that token [I, k] and z [I, k]."""
+    """Each layer of insertion has its own z = sum_l w_l (pooled a^(l)), a^(l) being the input of layer l's attention
+    without the window's first token; h_prev = z + FF(z) enters the attention, and before it the document's first
+    token. The memory is that token [I, k] and z [I, k]."""
 
     space = "attention"
 
@@ -213,10 +213,10 @@ class Residual:
 
 
 class Spans:
-    """Vector 0 is the document's first token, as the attention took it in. A window is cut into spans of equal
-    length; the mean x of each, without the window's first token, is inserted as x + x A B. Those of the last H
-    windows are there, the oldest first; as a window ages, means of neighbours take their place. The memory is the
-    means [I, V, k], and which of them hold a token [V]."""
+    """Vector 0 is the document's first token as input of attention. A window is cut into spans of equal length; the
+    mean x of each, without the window's first token, is inserted as x + x A B. Spans of the last H windows are
+    inserted, the oldest first; as a window ages, neighbours are averaged. The memory is the means [I, V, k], and
+    which of them hold a token [V]."""
 
     space = "attention"
 
@@ -243,7 +243,7 @@ class Spans:
 
     @staticmethod
     def older(config: Config, means: Tensor, seen: Tensor) -> list[tuple[Tensor, bool]]:
-        """What becomes of the spans of windows before the last, of one layer, and whether each holds a token."""
+        """The spans of one layer one window later, without the oldest window, and whether each holds a token."""
         aged: list[tuple[Tensor, bool]] = []
         counts, start = config.spans_by_age, len(means)
         for n, spans in zip(counts, counts[1:], strict=False):
@@ -275,8 +275,8 @@ def kind_of(config: Config) -> Any:
 
 
 def vectors_of(carrier: Any, config: Config, memory: Memory | None) -> dict[int, Tensor]:
-    """What is inserted into each layer: nothing before there is a memory; then what is made of it, or of the
-    constant that stands in its place."""
+    """The vectors inserted into each layer: none before there is a memory; then those of the memory, or of the
+    constant in its place."""
     kind = kind_of(config)
     if memory is None or kind is None:
         return {}
@@ -292,9 +292,9 @@ def vectors_of(carrier: Any, config: Config, memory: Memory | None) -> dict[int,
 def read_document(
     backbone: GPT2 | BERT, carrier: Any, config: Config, ids: Tensor, memory: Memory | None = None
 ) -> tuple[Tensor, Tensor | None, Memory | None]:
-    """Hidden states [N, k] and logits [N, vocabulary] of every token of ids [N], each from the first window
-    that reads it, and the memory after the last window that is closed. `memory` comes from before `ids`;
-    without it a document starts, and its first window runs unmodified.
+    """Hidden states [N, k] and logits [N, vocabulary] of every token of ids [N], each from the first window that holds
+    it, and the memory after the last closed window. `memory` comes from before `ids`; without it a document starts,
+    and its first window runs unmodified.
     """
     kind = kind_of(config)
     hidden: list[Tensor] = []
@@ -305,7 +305,7 @@ def read_document(
         space = "layer" if kind is None else kind.space
         states, outputs, taken_in = run_window(backbone, window, config.num_hidden_layers, inserted, space)
         hidden.extend(states[len(hidden) - start :])
-        if len(window) == config.window or not backbone.causal:  # a decoder's last window waits to be filled
+        if len(window) == config.window or not backbone.causal:  # a decoder's last window stays open until it is full
             counted = config.window
             if config.pooled_positions == "before_next_window":
                 counted -= config.overlap

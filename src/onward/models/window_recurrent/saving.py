@@ -1,4 +1,4 @@
-"""Saving and loading: the whole model, or only what was added and the backbone's name; safetensors only."""
+"""Saving and loading: the whole model, or only the added parameters and the backbone's name."""
 
 from __future__ import annotations
 
@@ -16,49 +16,62 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ...data.packaged import source_of
 from ...utils.files import DamagedFile, make_folder, whole_file
-from ..cards import write_card
-from ..checking import OURS, own_fields
+from ..base import StatefulModel
+from ..checking import OURS
 from ..fingerprints import Fingerprint
 
 ADDED = "recurrence.safetensors"
 _OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 
 
-class SavesWhatWasAdded(PreTrainedModel):
+class SavesWhatWasAdded(StatefulModel):
     """The base of every window-recurrent model: how it is saved and loaded."""
 
     config: Any
     backbone: PreTrainedModel
     carrier: nn.Module
     generation_config: GenerationConfig
-    auto_class: ClassVar[Any]
     head: ClassVar[str]
 
     def save_pretrained(  # type: ignore[override]
         self, save_directory: str | os.PathLike, *, added_only: bool = False, **kwargs: Any
     ) -> None:
-        """Saves the model and a model card. `added_only`: the carrier alone, and the name of the backbone, which
-        is then loaded from where it came; only right when the backbone was not trained."""
+        """Saves the model and a model card. `added_only`: only the carrier and the name of the backbone, which is then
+        loaded from its own place; for backbones that were not trained."""
         directory = Path(save_directory)
-        by_trainer = "state_dict" in kwargs  # its checkpoints go back into a live model, adapters and all
+        by_trainer = "state_dict" in kwargs  # its checkpoints are loaded into a live model with adapters
         if getattr(getattr(self, "backbone", None), "_hf_peft_config_loaded", False) and not by_trainer:
             raise ValueError(
-                "the backbone has LoRA adapters of its own, which cannot be loaded again with the model: add them to "
-                "its weights first with onward.training.merge_lora(model), or wrap the whole model with peft"
+                "the backbone has LoRA adapters of its own, which cannot be loaded with the model: merge them into its "
+                "weights first with onward.training.merge_lora(model), or wrap the whole model with peft"
             )
-        if added_only:
-            self._save_added(directory)
-        else:
+        if not added_only:
             super().save_pretrained(save_directory, **kwargs)
+            return
+        self._save_added(directory)
         if kwargs.get("is_main_process", True):
-            write_card(directory, self, _description(self))
+            self.write_card(directory)
+
+    def describe(self) -> str:
+        config = self.config
+        added = sum(p.numel() for p in self.carrier.parameters())
+        total = sum(p.numel() for p in self.parameters())
+        backbone = config.backbone_name or f"a {config.backbone.model_type} made in memory"
+        layers = ", ".join(map(str, config.insertion_layers))
+        return (
+            f"{backbone}, for documents of any length: windows of {config.window} tokens with an overlap of "
+            f"{config.overlap}, and `{config.carrier}` carried from window to window: {config.vector_count} vector(s), "
+            f"inserted as keys and values at layer(s) {layers}.\n\n"
+            f"Parameters: {total:,}, of which {added:,} were added by recurrence.\n\n"
+            "Method: Adding Recurrence to Pretrained Transformers."
+        )
 
     def _save_added(self, directory: Path) -> None:
         config = self.config
         if not config.backbone_name:
             raise ValueError(
-                "only what was added can be saved when the backbone has a name to load it by: this one was made "
-                "in memory; save the whole model instead"
+                "added_only needs a backbone with a name to load it by, and this one was made in memory: save the "
+                "whole model instead"
             )
         make_folder(directory)
         state = {name: tensor.contiguous() for name, tensor in self.carrier.state_dict().items()}
@@ -77,13 +90,13 @@ class SavesWhatWasAdded(PreTrainedModel):
     def from_pretrained(  # type: ignore[override]
         cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any
     ) -> Any:
-        """Loads what `save_pretrained` wrote, with any field of its configuration changed; refuses checkpoints that
-        do not fit."""
+        """Loads what `save_pretrained` wrote, with any configuration field changed; refuses checkpoints that do not
+        fit."""
         name = pretrained_model_name_or_path
         if config is None or isinstance(config, (str, os.PathLike)):
             config_class = cast(Any, cls.config_class)
             place = {word: kwargs[word] for word in _OF_THE_HUB if word in kwargs}
-            changes = {field: kwargs.pop(field) for field in own_fields(config_class) if field in kwargs}
+            changes = {field: kwargs.pop(field) for field in config_class.own_fields() if field in kwargs}
             _refuse_foreign(config or name, config_class, place)
             config = config_class.from_pretrained(config or name, **place, **changes)
         if config.head is not None and config.head != cls.head:
@@ -97,13 +110,8 @@ class SavesWhatWasAdded(PreTrainedModel):
         if config.added_only:
             model = cls._load_added(name, config, kwargs)
         else:
-            kwargs.setdefault("ignore_mismatched_sizes", True)  # refused below, and by name
-            try:
-                model, info = cast(Any, super()).from_pretrained(
-                    name, *args, config=config, output_loading_info=True, **kwargs
-                )
-            except SafetensorError as error:
-                raise ValueError(f"the weights of {name} are damaged: {error}") from error
+            kwargs.setdefault("ignore_mismatched_sizes", True)  # refused below, by name
+            model, info = super().from_pretrained(name, *args, config=config, output_loading_info=True, **kwargs)
             _refuse_misfits(str(name), info)
         return (model, info) if wants_info else model
 
@@ -117,14 +125,14 @@ class SavesWhatWasAdded(PreTrainedModel):
         try:
             state = load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
+            raise DamagedFile(f"{path} is damaged or not a safetensors file: {error}") from error
         backbone = cls.auto_class.from_pretrained(source_of(config.backbone_name), **kwargs)
         with safe_open(path, "pt") as file:
             saved_with = (file.metadata() or {}).get("backbone")
         if saved_with is None or not _has_weights(backbone, saved_with, path):
             raise ValueError(
-                f"{path} was made with other weights than {config.backbone_name} has: its backbone was trained, or has "
-                "changed since; save the whole model, without added_only"
+                f"{path} was made with other weights than those of {config.backbone_name}: the backbone was trained, "
+                "or has changed since; save the whole model, without added_only"
             )
         config.backbone, config.added_only = backbone.config, False
         model = cls(config, backbone)  # type: ignore[call-arg]
@@ -139,7 +147,7 @@ class SavesWhatWasAdded(PreTrainedModel):
 
 
 def _has_weights(backbone: nn.Module, saved_with: str, path: Path) -> bool:
-    """Whether a backbone is the one that a file was made with, in whatever precision it was loaded."""
+    """Whether a backbone is the one that a file was made with, in any precision."""
     if not saved_with.startswith("{"):
         return saved_with == _digest_of_version_0_1(backbone)
     try:
@@ -167,7 +175,7 @@ def _refuse_foreign(name: Any, config_class: Any, place: dict[str, Any]) -> None
 
 
 def _refuse_misfits(name: str, info: dict[str, Any]) -> None:
-    """A checkpoint with parts missing or left over belongs to another model, or is damaged."""
+    """A checkpoint with missing or additional weights belongs to another model, or is damaged."""
     for what, saying in (
         ("missing_keys", "lacks the weights"),
         ("unexpected_keys", "holds weights unknown to this model:"),
@@ -177,17 +185,3 @@ def _refuse_misfits(name: str, info: dict[str, Any]) -> None:
         if keys:
             listed = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
             raise ValueError(f"{name} does not fit its configuration: it {saying} {listed}")
-
-
-def _description(model: Any) -> str:
-    config = model.config
-    added = sum(p.numel() for p in model.carrier.parameters())
-    total = sum(p.numel() for p in model.parameters())
-    backbone = config.backbone_name or f"a {config.backbone.model_type} made in memory"
-    return (
-        f"{backbone}, reading documents of any length in windows of {config.window} tokens with an overlap of "
-        f"{config.overlap}. From window to window it carries `{config.carrier}`: {config.vector_count} vector(s), "
-        f"inserted as keys and values at layer(s) {', '.join(map(str, config.insertion_layers))}.\n\n"
-        f"Parameters: {total:,}, of which {added:,} were added by recurrence.\n\n"
-        "Method: Adding Recurrence to Pretrained Transformers."
-    )
