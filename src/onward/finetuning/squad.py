@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 
+from ..data.records import Record
 from .answers import best, exact_match, f1
 from .data import TaskData
 from .prepared import SMALLEST_MARGIN, Encoded, Logits, Prepared
 from .recipe import FinetuningRecipe
-from .tables import Record
 from .tasks import Task
 
 AT_ONCE = 100  # questions for the tokenizer
