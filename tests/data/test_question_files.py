@@ -119,7 +119,7 @@ def test_documents_by_name(tmp_path: Path) -> None:
         (HOTPOT | {"supporting_facts": [3]}, r"'supporting_facts' is \[3\], not a list of \[title, sentence\]"),
         (LINE | {"contexts": [{"text": "t"}]}, "'contexts' is .*, not a list of objects with 'paragraph_text'"),
         (LINE | {"contexts": [{"paragraph_text": 3}]}, "'contexts' is .*, not a list of objects"),
-        (LINE | {"answers_objects": []}, r"'answers_objects' is \[\], whose first has no 'spans'"),
+        (LINE | {"answers_objects": []}, r"'answers_objects' is \[\], not a list of objects with 'spans'"),
         (FLAT | {"answer": ""}, "'answer' is \"\", not text"),
         (FLAT | {"answers": []}, "'answer' is .*, not text"),
         (ABOUT_PASSAGE | {"answer": "yes"}, "'answer' is \"yes\", not true or false: correct it, or remove"),

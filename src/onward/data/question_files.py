@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,35 +85,59 @@ def _json_questions(path: Path) -> Iterator[tuple[str, Record]]:
 
 def parse_question(record: Record, where: str, documents: Mapping[str, str] | None = None) -> QuestionRecord:
     """A question in any form; its fields tell which. ERASER's needs the `documents` by name."""
+    paragraphs: Sequence[tuple[str, bool | None]]
     if "docids" in record:
-        return _about_documents(record, where, documents)
-    if "passage" in record:
-        return _about_a_passage(record, where)
-    if "contexts" in record:
-        return _with_contexts(record, where)
-    if isinstance(record.get("context"), str):
+        question, answer = "query", _yes_or_no(record, "classification", where)
+        paragraphs = [(text, None) for text in _named_documents(record["docids"], where, documents)]
+    elif "passage" in record:
+        question, answer = "question", _yes_or_no(record, "answer", where)
+        paragraphs = [(_text(record, "passage", where), None)]
+    elif "contexts" in record:
+        question, answer = "question_text", _first_span(record, where)
+        with _parsing(record, "contexts", "a list of objects with 'paragraph_text'", where):
+            paragraphs = [(one["paragraph_text"], one.get("is_supporting")) for one in record["contexts"]]
+            "".join(text for text, _ in paragraphs)  # fails if one is no text
+    elif isinstance(record.get("context"), str):
         return with_one_context(record, where)
-    if "context" in record:
-        return _of_hotpotqa(record, where)
-    raise DataError(
-        f"{where}: neither 'context' nor 'contexts' (it has {', '.join(map(repr, record))}): give HotpotQA's form, "
-        "question_text and contexts, one context or passage for a question, or ERASER's query and docids"
-    )
+    elif "context" in record:
+        question, answer = "question", _text(record, "answer", where)
+        paragraphs = _hotpotqas_paragraphs(record, where)
+    else:
+        raise DataError(
+            f"{where}: neither 'context' nor 'contexts' (it has {', '.join(map(repr, record))}): give HotpotQA's form, "
+            "question_text and contexts, one context or passage for a question, or ERASER's query and docids"
+        )
+    return QuestionRecord(_id(record), _text(record, question, where), tuple(paragraphs), ((answer, None),))
 
 
-def _with_one_answer(record: Record, id_field: str, question: str, paragraphs: Any, answer: str) -> QuestionRecord:
-    number = str(record[id_field]) if id_field in record else None
-    return QuestionRecord(number, question, tuple(paragraphs), ((answer, None),))
+def with_one_context(record: Record, where: str) -> QuestionRecord:
+    """SQuAD's form. It may have several answers, or none."""
+    context, question = _text(record, "context", where), _text(record, "question", where)
+    if "answers" not in record and "answer" not in record:
+        raise DataError(f"{where}: neither 'answers' nor 'answer' (it has {', '.join(map(repr, record))}): add one")
+    name = "answers" if "answers" in record else "answer"
+    with _parsing(record, name, "a list of objects with 'text' and 'answer_start'", where):
+        pairs = [] if record.get("is_impossible") else _texts_and_starts(record[name])
+        answers = tuple(_stripped(text, start) for text, start in pairs if text.strip())
+    return QuestionRecord(_id(record), question, ((context, True),), answers)
 
 
-def _about_a_passage(record: Record, where: str) -> QuestionRecord:
-    paragraphs = [(_text(record, "passage", where), None)]
-    answer = _yes_or_no(record, "answer", where)
-    return _with_one_answer(record, "id", _text(record, "question", where), paragraphs, answer)
+@contextmanager
+def _parsing(record: Record, name: str, form: str, where: str) -> Iterator[None]:
+    """Refuses a field if parsing it as this form fails."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise DataError(
+            f"{where}: {name!r} is {shown(record.get(name))}, not {form}: correct it, or remove the question"
+        ) from None
 
 
-def _about_documents(record: Record, where: str, documents: Mapping[str, str] | None) -> QuestionRecord:
-    names = record["docids"]
+def _id(record: Record) -> str | None:
+    return next((str(record[name]) for name in ("annotation_id", "question_id", "_id", "id") if name in record), None)
+
+
+def _named_documents(names: Any, where: str, documents: Mapping[str, str] | None) -> list[str]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise DataError(f"{where}: 'docids' is {shown(names)}, not a list of names of documents: correct it")
     if documents is None:
@@ -120,74 +145,26 @@ def _about_documents(record: Record, where: str, documents: Mapping[str, str] | 
     for name in names:
         if name not in documents:
             raise MissingDocument(f"{where}: there is no document {name!r} among {len(documents)}: add it")
-    paragraphs = [(documents[name], None) for name in names]
-    answer = _yes_or_no(record, "classification", where)
-    return _with_one_answer(record, "annotation_id", _text(record, "query", where), paragraphs, answer)
+    return [documents[name] for name in names]
 
 
-def _of_hotpotqa(record: Record, where: str) -> QuestionRecord:
+def _hotpotqas_paragraphs(record: Record, where: str) -> list[tuple[str, bool | None]]:
     """On the Hub, `context` is {title: [..], sentences: [[..]]}, and `supporting_facts` has such columns, too."""
     context, facts = record["context"], record.get("supporting_facts")
-    try:
+    with _parsing(record, "context", "a list of [title, [sentence, ...]]", where):
         pairs = list(zip(context["title"], context["sentences"], strict=True)) if isinstance(context, dict) else context
-        titled = [(str(title), "".join(sentences)) for title, sentences in pairs]
-    except (KeyError, TypeError, ValueError):
-        raise DataError(
-            f"{where}: 'context' is {shown(context)}, not a list of [title, [sentence, ...]]: correct it"
-        ) from None
-    try:
-        titles = None if not facts else set(facts["title"] if isinstance(facts, dict) else [fact[0] for fact in facts])
-    except (KeyError, TypeError, IndexError):
-        raise DataError(
-            f"{where}: 'supporting_facts' is {shown(facts)}, not a list of [title, sentence]: correct it, or leave it "
-            "out"
-        ) from None
-    paragraphs = [(text, None if titles is None else title in titles) for title, text in titled]
-    name = "_id" if "_id" in record else "id"
-    return _with_one_answer(record, name, _text(record, "question", where), paragraphs, _text(record, "answer", where))
+        paragraphs = [(str(title), "".join(sentences)) for title, sentences in pairs]
+    if not facts:
+        return [(text, None) for _, text in paragraphs]
+    with _parsing(record, "supporting_facts", "a list of [title, sentence]", where):
+        titles = set(facts["title"] if isinstance(facts, dict) else [fact[0] for fact in facts])
+    return [(text, title in titles) for title, text in paragraphs]
 
 
-def _with_contexts(record: Record, where: str) -> QuestionRecord:
-    """The answer is the first of `answers_objects`."""
-    try:
-        paragraphs = [(context["paragraph_text"], context.get("is_supporting")) for context in record["contexts"]]
-        if not all(isinstance(text, str) for text, _ in paragraphs):
-            raise TypeError
-    except (KeyError, TypeError, AttributeError):
-        raise DataError(
-            f"{where}: 'contexts' is {shown(record['contexts'])}, not a list of objects with 'paragraph_text': "
-            "correct it"
-        ) from None
-    try:
+def _first_span(record: Record, where: str) -> str:
+    with _parsing(record, "answers_objects", "a list of objects with 'spans'", where):
         answer = {"answer": record["answers_objects"][0]["spans"][0]}
-    except (KeyError, TypeError, IndexError):
-        raise DataError(
-            f"{where}: 'answers_objects' is {shown(record.get('answers_objects'))}, whose first has no 'spans': add "
-            "its answer"
-        ) from None
-    question = _text(record, "question_text", where)
-    return _with_one_answer(record, "question_id", question, paragraphs, _text(answer, "answer", where))
-
-
-def with_one_context(record: Record, where: str) -> QuestionRecord:
-    """SQuAD's form. It may have several answers, or none."""
-    context, question = _text(record, "context", where), _text(record, "question", where)
-    number = str(record["id"]) if "id" in record else None
-    return QuestionRecord(number, question, ((context, True),), _answers(record, where))
-
-
-def _answers(record: Record, where: str) -> tuple[tuple[str, int | None], ...]:
-    if record.get("is_impossible"):
-        return ()
-    if "answers" not in record and "answer" not in record:
-        raise DataError(f"{where}: neither 'answers' nor 'answer' (it has {', '.join(map(repr, record))}): add one")
-    answers = record.get("answers", record.get("answer"))
-    try:
-        return tuple(_stripped(text, start) for text, start in _texts_and_starts(answers) if text.strip())
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError(
-            f"{where}: answers are {shown(answers)}, not a list of objects with 'text' and 'answer_start': correct them"
-        ) from None
+    return _text(answer, "answer", where)
 
 
 def _texts_and_starts(answers: Any) -> list[tuple[Any, Any]]:
@@ -210,11 +187,9 @@ def _stripped(text: str, start: Any) -> tuple[str, int | None]:
 
 def _yes_or_no(record: Record, name: str, where: str) -> str:
     """Files have JSON's true, or the word."""
-    value = record.get(name)
     answers = {"true": YES, "false": NO}
-    if not isinstance(value, (bool, str)) or str(value).lower() not in answers:
-        raise DataError(f"{where}: {name!r} is {shown(value)}, not true or false: correct it, or remove the question")
-    return answers[str(value).lower()]
+    with _parsing(record, name, "true or false", where):
+        return answers[str(record[name]).lower()]
 
 
 def _text(record: Record, name: str, where: str) -> str:
