@@ -49,7 +49,7 @@ def load_documents(path: str | Path, field: str | None = None, pattern: str | No
     if not text_files:
         raise DataError(
             f"folder {str(path)!r} holds no {pattern or '.txt, .jsonl or .jsonl.gz'} files: put some there, or choose "
-            "others with another pattern, such as '*.md'"
+            "others with the pattern '*.ending'"
         )
     if field is not None:
         raise DataFieldError("field", field, f"{path} holds plain text, which has no fields; leave it out")
