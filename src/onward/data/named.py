@@ -6,7 +6,7 @@ import importlib.util
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,19 +142,25 @@ def installed_code(packages: str | Sequence[str] = (), by: str = "package") -> C
         raise DataFieldError("by", by, "choose 'package' or 'folder'")
     names = packages.split(",") if isinstance(packages, str) else list(packages)
     names = [name.strip() for name in names if name.strip()]
-    folders = [_package_folder(name) for name in sorted(set(names))] if names else _all_package_folders()
-    if by == "package":
-        documents = LazyDocuments(folders, lambda folder: _code_document(folder.name, sorted(folder.rglob("*.py"))))
-    else:
-        named = [pair for top in folders for pair in _folders_with_code(top)]
-        documents = LazyDocuments(named, lambda pair: _code_document(pair[0], sorted(pair[1].glob("*.py"))))
-    return split_documents("installed-code" + (":" + ",".join(names) if names else ""), documents)
+    documents: list[tuple[str, list[Path]]] = []
+    for top in [_package_folder(name) for name in sorted(set(names))] if names else _all_package_folders():
+        files = sorted(file for file in top.rglob("*.py") if file.stat().st_size)
+        if not files and names:
+            raise DataError(f"the package {top.name!r} has no source files: name another")
+        if by == "package" and files:
+            documents.append((top.name, files))
+        elif by == "folder":
+            for folder in sorted({file.parent for file in files}):
+                name = ".".join((top.name, *folder.relative_to(top).parts))
+                documents.append((name, [file for file in files if file.parent == folder]))
+    found = LazyDocuments(documents, lambda document: _code_document(*document))
+    return split_documents("installed-code" + (":" + ",".join(names) if names else ""), found)
 
 
 def _package_folder(name: str) -> Path:
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     folder = Path(next(iter(spec.submodule_search_locations or ()), "")) if spec else Path()
-    if not folder.name or not _has_code(folder):
+    if not folder.name:
         raise DataError(f"no Python package {name!r} with source files is installed: pip install it, or name another")
     return folder
 
@@ -162,17 +168,7 @@ def _package_folder(name: str) -> Path:
 def _all_package_folders() -> list[Path]:
     places = {Path(sysconfig.get_paths()[place]) for place in ("purelib", "platlib")}
     found = [folder for place in places for folder in place.iterdir() if (folder / "__init__.py").is_file()]
-    return sorted((folder for folder in found if _has_code(folder)), key=lambda folder: folder.name)
-
-
-def _has_code(folder: Path) -> bool:
-    return any(file.stat().st_size for file in folder.rglob("*.py"))
-
-
-def _folders_with_code(top: Path) -> Iterator[tuple[str, Path]]:
-    """All folders in a package that hold Python files with text, by their dotted names."""
-    for folder in sorted({file.parent for file in top.rglob("*.py") if file.stat().st_size}):
-        yield ".".join((top.name, *folder.relative_to(top).parts)), folder
+    return sorted(found, key=lambda folder: folder.name)
 
 
 def _code_document(name: str, files: Sequence[Path]) -> Document:

@@ -1,4 +1,4 @@
-"""Questions in every form that they come in -> one record.
+"""Questions in every form that they come in -> `Question`.
 
     HotpotQA's JSON               question, answer, context: [[title, [sentence, ...]], ...], supporting_facts
     a line for a question         question_text, answers_objects, contexts: [{paragraph_text, is_supporting}, ...]
@@ -25,22 +25,42 @@ from .records import Record, as_record, json_lines, parquet_rows, read_text
 
 QUESTION_ENDINGS = ("json", "jsonl", "parquet")
 KINDS = SPAN, YES, NO = ("span", "yes", "no")
+BETWEEN_PARAGRAPHS = " "
+ID_FIELDS = ("annotation_id", "question_id", "_id", "id")
 
 
 @dataclass(frozen=True)
-class QuestionRecord:
-    """A question as its file has it; its texts are not blank, and nothing is stripped from them.
+class Question:
+    """`supporting` are the numbers of the paragraphs that the answer follows from; None if that is not known."""
 
-    Args:
-        id: None if the file has none.
-        paragraphs: each with whether the answer follows from it, or None if that is not known.
-        answers: each with its first character in the only paragraph, if the file says it. May be empty.
-    """
-
-    id: str | None
+    id: str
     question: str
-    paragraphs: tuple[tuple[str, bool | None], ...]
-    answers: tuple[tuple[str, int | None], ...]
+    paragraphs: tuple[str, ...]
+    answer: str
+    supporting: tuple[int, ...] | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.answer if self.answer in (YES, NO) else SPAN
+
+    @property
+    def context(self) -> str:
+        return BETWEEN_PARAGRAPHS.join(self.paragraphs)
+
+    def answer_in_context(self) -> tuple[int, int] | None:
+        """The characters where it first occurs, if possible as whole words; only in the supporting paragraphs, if they
+        are known. None if it does not occur, or is yes or no."""
+        if self.kind != SPAN:
+            return None
+        begins = [0]
+        for paragraph in self.paragraphs:
+            begins.append(begins[-1] + len(paragraph) + len(BETWEEN_PARAGRAPHS))
+        numbers = range(len(self.paragraphs)) if self.supporting is None else self.supporting
+        for pattern in _patterns(self.answer):
+            for number in numbers:
+                if match := pattern.search(self.paragraphs[number]):
+                    return begins[number] + match.start(), begins[number] + match.end()
+        return None
 
 
 class MissingDocument(DataError):
@@ -83,43 +103,49 @@ def _json_questions(path: Path) -> Iterator[tuple[str, Record]]:
 # --- forms -----------------------------------------------------------------------------------------
 
 
-def parse_question(record: Record, where: str, documents: Mapping[str, str] | None = None) -> QuestionRecord:
+def question_of(record: Record, where: str, documents: Mapping[str, str] | None = None) -> Question:
     """A question in any form; its fields tell which. ERASER's needs the `documents` by name."""
-    paragraphs: Sequence[tuple[str, bool | None]]
+    paragraphs: Sequence[tuple[str, Any]]  # each with whether the answer follows from it; None if that is not known
     if "docids" in record:
-        question, answer = "query", _yes_or_no(record, "classification", where)
+        asked, answer = "query", _yes_or_no(record, "classification", where)
         paragraphs = [(text, None) for text in _named_documents(record["docids"], where, documents)]
     elif "passage" in record:
-        question, answer = "question", _yes_or_no(record, "answer", where)
-        paragraphs = [(_text(record, "passage", where), None)]
+        asked, answer = "question", _yes_or_no(record, "answer", where)
+        paragraphs = [(text_of(record, "passage", where).strip(), None)]
     elif "contexts" in record:
-        question, answer = "question_text", _first_span(record, where)
+        asked, answer = "question_text", _first_span(record, where)
         with _parsing(record, "contexts", "a list of objects with 'paragraph_text'", where):
             paragraphs = [(one["paragraph_text"], one.get("is_supporting")) for one in record["contexts"]]
-            "".join(text for text, _ in paragraphs)  # fails if one is no text
+            "".join(text for text, _ in paragraphs)  # fails if one is not text
     elif isinstance(record.get("context"), str):
-        return with_one_context(record, where)
+        answers = answers_of(record, where) or [("", None)]
+        asked, answer = "question", text_of({"answer": answers[0][0]}, "answer", where)
+        paragraphs = [(text_of(record, "context", where).strip(), True)]
     elif "context" in record:
-        question, answer = "question", _text(record, "answer", where)
+        asked, answer = "question", text_of(record, "answer", where)
         paragraphs = _hotpotqas_paragraphs(record, where)
     else:
         raise DataError(
             f"{where}: neither 'context' nor 'contexts' (it has {', '.join(map(repr, record))}): give HotpotQA's form, "
             "question_text and contexts, one context or passage for a question, or ERASER's query and docids"
         )
-    return QuestionRecord(_id(record), _text(record, question, where), tuple(paragraphs), ((answer, None),))
+    filled = [(text, supports) for text, supports in paragraphs if text.strip()]
+    if not filled:
+        raise DataError(f"{where}: no paragraph has text in it: remove the question")
+    supporting = tuple(number for number, (_, supports) in enumerate(filled) if supports)
+    name = id_of(record, where.rpartition(", ")[2])  # without the file, wherever that is
+    question, texts = text_of(record, asked, where).strip(), tuple(text for text, _ in filled)
+    return Question(name, question, texts, answer.strip(), supporting or None)
 
 
-def with_one_context(record: Record, where: str) -> QuestionRecord:
-    """SQuAD's form. It may have several answers, or none."""
-    context, question = _text(record, "context", where), _text(record, "question", where)
+def answers_of(record: Record, where: str) -> list[tuple[str, int | None]]:
+    """SQuAD's answers, of which there may be none: texts, and their first characters, if the file says them."""
     if "answers" not in record and "answer" not in record:
         raise DataError(f"{where}: neither 'answers' nor 'answer' (it has {', '.join(map(repr, record))}): add one")
     name = "answers" if "answers" in record else "answer"
     with _parsing(record, name, "a list of objects with 'text' and 'answer_start'", where):
         pairs = [] if record.get("is_impossible") else _texts_and_starts(record[name])
-        answers = tuple(_stripped(text, start) for text, start in pairs if text.strip())
-    return QuestionRecord(_id(record), question, ((context, True),), answers)
+        return [_stripped(text, start) for text, start in pairs if text.strip()]
 
 
 @contextmanager
@@ -129,19 +155,20 @@ def _parsing(record: Record, name: str, form: str, where: str) -> Iterator[None]
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise DataError(
-            f"{where}: {name!r} is {shown(record.get(name))}, not {form}: correct it, or remove the question"
+            f"{where}: {name!r} is {_shown(record.get(name))}, not {form}: correct it, or remove the question"
         ) from None
 
 
-def _id(record: Record) -> str | None:
-    return next((str(record[name]) for name in ("annotation_id", "question_id", "_id", "id") if name in record), None)
+def id_of(record: Record, default: str) -> str:
+    names = [name for name in ID_FIELDS if name in record]
+    return str(record[names[0]]) if names else default
 
 
 def _named_documents(names: Any, where: str, documents: Mapping[str, str] | None) -> list[str]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{where}: 'docids' is {shown(names)}, not a list of names of documents: correct it")
+        raise DataError(f"{where}: 'docids' is {_shown(names)}, not a list of names of documents: correct it")
     if documents is None:
-        raise DataError(f"{where}: it asks about {shown(names)}, and no documents are given: give them beside it")
+        raise DataError(f"{where}: it asks about {_shown(names)}, and no documents are given: give them beside it")
     for name in names:
         if name not in documents:
             raise MissingDocument(f"{where}: there is no document {name!r} among {len(documents)}: add it")
@@ -164,7 +191,7 @@ def _hotpotqas_paragraphs(record: Record, where: str) -> list[tuple[str, bool | 
 def _first_span(record: Record, where: str) -> str:
     with _parsing(record, "answers_objects", "a list of objects with 'spans'", where):
         answer = {"answer": record["answers_objects"][0]["spans"][0]}
-    return _text(answer, "answer", where)
+    return text_of(answer, "answer", where)
 
 
 def _texts_and_starts(answers: Any) -> list[tuple[Any, Any]]:
@@ -192,14 +219,14 @@ def _yes_or_no(record: Record, name: str, where: str) -> str:
         return answers[str(record[name]).lower()]
 
 
-def _text(record: Record, name: str, where: str) -> str:
+def text_of(record: Record, name: str, where: str) -> str:
     value = record.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: {name!r} is {shown(value)}, not text: correct it, or remove the question")
+        raise DataError(f"{where}: {name!r} is {_shown(value)}, not text: correct it, or remove the question")
     return value
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value in an error, cut to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -208,7 +235,7 @@ def shown(value: Any) -> str:
 # --- where an answer stands ------------------------------------------------------------------------
 
 
-def answer_patterns(answer: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+def _patterns(answer: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """As whole words, and anywhere: to be tried in this order."""
     text = re.escape(answer)
     return re.compile(rf"(?<!\w){text}(?!\w)"), re.compile(text)
@@ -218,5 +245,5 @@ def find_answer(context: str, answer: str, start: int | None = None) -> int | No
     """The answer's first character: `start`, if it is there; else where it first occurs, if possible as whole words."""
     if start is not None and context[start : start + len(answer)] == answer:
         return start
-    matches = (pattern.search(context) for pattern in answer_patterns(answer))
+    matches = (pattern.search(context) for pattern in _patterns(answer))
     return next((match.start() for match in matches if match), None)

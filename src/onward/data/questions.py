@@ -22,45 +22,13 @@ from ..utils.files import DataError
 from .files import load_documents
 from .hub import load_hub_splits
 from .question_files import KINDS as KINDS
-from .question_files import NO, SPAN, YES, MissingDocument, answer_patterns, parse_question, question_rows, shown
+from .question_files import NO as NO
+from .question_files import SPAN as SPAN
+from .question_files import YES as YES
+from .question_files import MissingDocument, Question, question_of, question_rows
 from .records import DataFieldError, Record
 
 QUESTIONS_AT_ONCE = 100  # for the tokenizer
-BETWEEN_PARAGRAPHS = " "
-
-
-@dataclass(frozen=True)
-class Question:
-    """`supporting` are the numbers of the paragraphs that the answer follows from; None if that is not known."""
-
-    id: str
-    question: str
-    paragraphs: tuple[str, ...]
-    answer: str
-    supporting: tuple[int, ...] | None = None
-
-    @property
-    def kind(self) -> str:
-        return self.answer if self.answer in (YES, NO) else SPAN
-
-    @property
-    def context(self) -> str:
-        return BETWEEN_PARAGRAPHS.join(self.paragraphs)
-
-    def answer_in_context(self) -> tuple[int, int] | None:
-        """The characters where it first occurs, if possible as whole words; only in the supporting paragraphs, if they
-        are known. None if it does not occur, or is yes or no."""
-        if self.kind != SPAN:
-            return None
-        begins = [0]
-        for paragraph in self.paragraphs:
-            begins.append(begins[-1] + len(paragraph) + len(BETWEEN_PARAGRAPHS))
-        numbers = range(len(self.paragraphs)) if self.supporting is None else self.supporting
-        for pattern in answer_patterns(self.answer):
-            for number in numbers:
-                if match := pattern.search(self.paragraphs[number]):
-                    return begins[number] + match.start(), begins[number] + match.end()
-        return None
 
 
 # --- loading ---------------------------------------------------------------------------------------
@@ -106,22 +74,6 @@ def _rows(place: str | Path, split: str) -> Iterator[tuple[str, Record]]:
     if split not in splits:
         raise DataFieldError("split", split, f"the data set {name!r} has only {', '.join(splits)}; choose another one")
     return ((f"{name} {split}, row {number}", row) for number, row in enumerate(splits[split]))
-
-
-def question_of(record: Record, where: str, documents: Mapping[str, str] | None = None) -> Question:
-    """The question in a record of any form, with the first of its answers."""
-    found = parse_question(record, where, documents)
-    filled = [(text, supports) for text, supports in found.paragraphs if text.strip()]
-    if not filled:
-        raise DataError(f"{where}: no paragraph has text in it: remove the question")
-    if not found.answers:
-        answers = record.get("answers", record.get("answer"))
-        raise DataError(f"{where}: 'answer' is {shown(answers)}, not text: correct it, or remove the question")
-    # Several paragraphs stay as they are: the draws of `with_distractors` depend on their order as text.
-    texts = [text.strip() if len(filled) == 1 else text for text, _ in filled]
-    supporting = tuple(number for number, (_, supports) in enumerate(filled) if supports)
-    name = where.rpartition(", ")[2] if found.id is None else found.id  # the same wherever the file is
-    return Question(name, found.question.strip(), tuple(texts), found.answers[0][0].strip(), supporting or None)
 
 
 def load_texts(place: str | Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
@@ -69,9 +69,8 @@ def _check(documents: Sequence[TokenizedDocument], length: int) -> None:
 
 
 def _segment(document: TokenizedDocument, start: int, end: int) -> dict[str, Tensor]:
-    labels = torch.full((end - start,), IGNORED, dtype=torch.int64)
-    following = document.ids[start + 1 : end + 1]
-    labels[: len(following)] = following
+    following = document.ids[start + 1 : end + 1].long()
+    labels = nn.functional.pad(following, (0, end - start - len(following)), value=IGNORED)
     return {"input_ids": document.ids[start:end].long(), "shift_labels": labels}
 
 

@@ -26,7 +26,7 @@ from .tokens import TokenizedDocument, tokenize
 
 TOKENS_OF_A_FILE = 2**28  # a gigabyte
 DOCUMENTS_AT_A_TIME = 64
-DOCUMENTS = "documents.json"
+DOCUMENTS, TOKENS = "documents.json", "tokens-{:05}.safetensors"
 Progress = Callable[[str, int, int], None]  # called with what is being done, documents done, and all documents
 
 
@@ -96,7 +96,7 @@ def _write(
             tokens += sum(map(len, new))
             if tokens >= TOKENS_OF_A_FILE or start + DOCUMENTS_AT_A_TIME >= len(documents):
                 with _writing(place.parent):
-                    save_file({"ids": torch.cat([d.ids for d in waiting])}, unfinished / _file(files))
+                    save_file({"ids": torch.cat([d.ids for d in waiting])}, unfinished / TOKENS.format(files))
                 files, tokens, waiting = files + 1, 0, []
         with _writing(place.parent):
             (unfinished / DOCUMENTS).write_text(json.dumps(listed), encoding="utf-8")
@@ -124,10 +124,6 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _file(number: int) -> str:
-    return f"tokens-{number:05}.safetensors"
-
-
 def _read(place: Path, count: int) -> list[TokenizedDocument]:
     """Ids are mapped, and loaded on access. Files of older versions, without hashes, are trusted."""
     if has_manifest(place) and (fault := fault_in(place)):
@@ -137,7 +133,7 @@ def _read(place: Path, count: int) -> list[TokenizedDocument]:
     if not isinstance(listed, list) or len(listed) != count:
         raise DamagedFile(f"{place / DOCUMENTS} is damaged: it should list {count} documents")
     for number, of_file in groupby(listed, key=itemgetter(0)):
-        with safe_open(place / _file(number), "pt") as file:
+        with safe_open(place / TOKENS.format(number), "pt") as file:
             ids = file.get_tensor("ids")
         about = list(of_file)
         for (_, _, name, words, size), part in zip(about, ids.split([one[1] for one in about]), strict=True):

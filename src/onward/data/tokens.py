@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -42,11 +41,10 @@ def tokenize(
     if max_tokens is not None and max_tokens < 1:
         raise FieldError("max_tokens", max_tokens, "keep at least one token, or pass None to keep all")
     in_pieces = tokenizes_pieces_alike(tokenizer)
-    with _no_length_warning(tokenizer):
-        return [
-            _tokenize_one(_as_document(document, number), tokenizer, max_tokens, in_pieces, add_end)
-            for number, document in enumerate(documents)
-        ]
+    return [
+        _tokenize_one(_as_document(document, number), tokenizer, max_tokens, in_pieces, add_end)
+        for number, document in enumerate(documents)
+    ]
 
 
 def _as_document(given: Document | str, number: int) -> Document:
@@ -75,6 +73,7 @@ def _tokenize_one(
             padding=False,
             split_special_tokens=True,  # "[SEP]" in a text is not a separator
             return_offsets_mapping=tokenizer.is_fast and max_tokens is not None,
+            verbose=False,  # no warning about texts longer than the backbone's context: they are the usual case
         )
         ids: list[int] = encoded["input_ids"]
         if max_tokens is not None and count + len(ids) > max_tokens:
@@ -98,14 +97,3 @@ def _tokenize_one(
     if add_end and is_whole and tokenizer.eos_token_id is not None:
         parts.append(torch.tensor([tokenizer.eos_token_id], dtype=torch.int32))
     return TokenizedDocument(document.name, torch.cat(parts), kept.words, kept.bytes)
-
-
-@contextlib.contextmanager
-def _no_length_warning(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Tokenizers warn of texts longer than the backbone's context, which are the usual case here."""
-    limit = tokenizer.model_max_length
-    tokenizer.model_max_length = int(1e30)
-    try:
-        yield
-    finally:
-        tokenizer.model_max_length = limit

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data import DataError, load_hub_data_set
-from ..data.question_files import QUESTION_ENDINGS, find_answer, question_rows, with_one_context
+from ..data.question_files import QUESTION_ENDINGS, answers_of, find_answer, id_of, question_rows, text_of
 from ..data.records import TABLE_ENDINGS, Columns, DataFieldError, Record, table_rows
 from ..utils.hub import HubUnreachable
 from .tasks import Task
@@ -144,16 +144,15 @@ def _examples(task: Task, sources: Sequence[Path | str], rows: Found) -> tuple[l
 
 def _span_example(row: Record, where: str, task: Task) -> Record | None:
     """{id, context, question, answers}, with each answer's text and first character; None if none is in the context."""
-    found = with_one_context(row, where)
-    if not found.answers and not task.knows_no_answer:
+    context, question = text_of(row, "context", where), text_of(row, "question", where)
+    given = answers_of(row, where)
+    if not given and not task.knows_no_answer:
         raise DataError(f"{where}: no answer, which SQuAD 1.1 does not allow: use the task squad_v2, or remove it")
-    ((context, _),) = found.paragraphs
-    placed = [(text, find_answer(context, text, start)) for text, start in found.answers]
+    placed = [(text, find_answer(context, text, start)) for text, start in given]
     answers = [{"text": text, "start": start} for text, start in placed if start is not None]
-    if found.answers and not answers:
+    if given and not answers:
         return None
-    name = where if found.id is None else found.id
-    return {"id": name, "context": context, "question": found.question, "answers": answers}
+    return {"id": id_of(row, where), "context": context, "question": question, "answers": answers}
 
 
 def _labelled_example(row: Record, where: str, task: Task) -> Record:
