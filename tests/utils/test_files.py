@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.utils.files import put_all_in_place, settle, whole_file, whole_folder
+from onward.utils.files import put_all_in_place, settle, whole_file, whole_folder, why_not_writable
 from onward.utils.safe_json import read_json, write_json
 
 
@@ -53,3 +53,12 @@ def test_files_that_no_one_else_may_read_get_the_usual_rights(tmp_path: Path, ma
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == rights
     assert stat.S_IMODE((tmp_path / "chosen").stat().st_mode) == 0o640
     assert sorted(file.name for file in tmp_path.iterdir()) == ["chosen", "secret"]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (file := tmp_path / "file").touch()
+    assert why_not_writable(file) is why_not_writable(tmp_path / "new" / "folder") is None
+    assert why_not_writable(file / "inside") == f"{file} is a file, not a folder"
+    assert list(tmp_path.iterdir()) == [file]
+    if Path("/proc").is_dir():
+        assert "/proc cannot be written to" in (why_not_writable(Path("/proc/new")) or "")

@@ -11,7 +11,6 @@ and HotpotQA, SQuAD and BoolQ also as the rows of the Hugging Face Hub.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.files import DataError
-from ..utils.safe_json import parse_json
+from ..utils.safe_json import parse_json, shown
 from .records import Record, as_record, json_lines, parquet_rows, read_text
 
 QUESTION_ENDINGS = ("json", "jsonl", "parquet")
@@ -155,7 +154,7 @@ def _parsing(record: Record, name: str, form: str, where: str) -> Iterator[None]
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise DataError(
-            f"{where}: {name!r} is {_shown(record.get(name))}, not {form}: correct it, or remove the question"
+            f"{where}: {name!r} is {shown(record.get(name))}, not {form}: correct it, or remove the question"
         ) from None
 
 
@@ -166,9 +165,9 @@ def id_of(record: Record, default: str) -> str:
 
 def _named_documents(names: Any, where: str, documents: Mapping[str, str] | None) -> list[str]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{where}: 'docids' is {_shown(names)}, not a list of names of documents: correct it")
+        raise DataError(f"{where}: 'docids' is {shown(names)}, not a list of names of documents: correct it")
     if documents is None:
-        raise DataError(f"{where}: it asks about {_shown(names)}, and no documents are given: give them beside it")
+        raise DataError(f"{where}: it asks about {shown(names)}, and no documents are given: give them beside it")
     for name in names:
         if name not in documents:
             raise MissingDocument(f"{where}: there is no document {name!r} among {len(documents)}: add it")
@@ -222,14 +221,8 @@ def _yes_or_no(record: Record, name: str, where: str) -> str:
 def text_of(record: Record, name: str, where: str) -> str:
     value = record.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: {name!r} is {_shown(value)}, not text: correct it, or remove the question")
+        raise DataError(f"{where}: {name!r} is {shown(value)}, not text: correct it, or remove the question")
     return value
-
-
-def _shown(value: Any) -> str:
-    """A value in an error, cut to 80 characters."""
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 # --- where an answer stands ------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def read_json(
         raise DamagedFile(f"{path} is damaged: it should be {what}, and is no JSON ({error}){advice}") from error
     if not isinstance(content, dict):
         raise DamagedFile(
-            f"{path} is damaged: it should be {what}, and holds {_short(content)} instead of an object{advice}"
+            f"{path} is damaged: it should be {what}, and holds {shown(content)} instead of an object{advice}"
         )
     return content
 
@@ -41,13 +41,14 @@ def field_of(content: dict[str, Any], path: str | os.PathLike, name: str, *kinds
     if name not in content:
         raise DamagedFile(f"{path} is damaged: it has no field {name!r}")
     if kinds and not isinstance(content[name], kinds):
-        raise DamagedFile(f"{path} is damaged: its field {name!r} holds {_short(content[name])}")
+        raise DamagedFile(f"{path} is damaged: its field {name!r} holds {shown(content[name])}")
     return content[name]
 
 
-def _short(content: Any) -> str:
-    text = json.dumps(content)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+def shown(content: Any) -> str:
+    """Content in an error: 80 characters of it at most."""
+    text = json.dumps(content, ensure_ascii=False, default=repr)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
