@@ -46,14 +46,10 @@ def packaged_folder(name: str) -> Path:
     backbone = PACKAGED[name]
     if not backbone.gguf:
         return _package_location(name) / backbone.folder
-    cached = _cache_folder() / name
+    cached = Path(os.environ.get("ONWARD_CACHE") or "~/.cache/onward").expanduser() / name
     if not (cached / "config.json").is_file():
         _unpack_gguf(_package_location(name) / backbone.folder, cached)
     return cached
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("ONWARD_CACHE") or "~/.cache/onward").expanduser()
 
 
 def _package_location(name: str) -> Path:

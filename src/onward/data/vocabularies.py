@@ -146,6 +146,14 @@ def _short_pieces(text: str) -> Iterator[str]:
         yield from (piece[start : start + 2 * PIECE] for start in range(0, len(piece), 2 * PIECE))
 
 
+def _count_words(texts: Iterable[str], tokenizer: Tokenizer, report: Report) -> Counter[str]:
+    report("counting words")
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
+    return words
+
+
 def _train_bpe(texts: list[str], size: int, report: Report) -> PreTrainedTokenizerFast:
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
@@ -168,11 +176,7 @@ def _train_wordpiece(texts: list[str], size: int, report: Report) -> PreTrainedT
     empty = BertTokenizer()
     special = [empty.pad_token, empty.unk_token, empty.cls_token, empty.sep_token, empty.mask_token]
     backend = empty.backend_tokenizer
-    report("counting words")
-    words: Counter[str] = Counter()
-    for text in texts:
-        normal = backend.normalizer.normalize_str(text)
-        words.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
+    words = _count_words((backend.normalizer.normalize_str(text) for text in texts), backend, report)
     first, later = _letters(words, limit=size // 4)
     # The trainer would number ## letters in the order in which it meets them, which is another on every run.
     trainer = trainers.WordPieceTrainer(
@@ -269,10 +273,7 @@ def _train_pieces(parts: list[str], room: int, report: Report) -> dict[str, floa
     list of words, so it splits common words.
     """
     proposing = _sentencepiece(models.BPE())
-    report("counting words")
-    words: Counter[str] = Counter()
-    for part in parts:
-        words.update(word for word, _ in proposing.pre_tokenizer.pre_tokenize_str(part))
+    words = _count_words(parts, proposing, report)
     report(f"proposing pieces of {len(words):,} words")
     trainer = trainers.BpeTrainer(vocab_size=4 * room, min_frequency=2, max_token_length=LONGEST, show_progress=False)
     proposing.train_from_iterator(parts, trainer)
