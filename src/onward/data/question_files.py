@@ -197,7 +197,7 @@ def _texts_and_starts(answers: Any) -> list[tuple[Any, Any]]:
     """Of one answer or several, as texts, as objects, or as the Hub's two lists side by side."""
     if answers is None:
         return []
-    if isinstance(answers, dict) and not isinstance(answers["text"], str):
+    if isinstance(answers, dict) and isinstance(answers["text"], (list, tuple)):
         starts = answers.get("answer_start") or [None] * len(answers["text"])
         return list(zip(answers["text"], starts, strict=True))
     several = [answers] if isinstance(answers, (str, dict)) else answers
