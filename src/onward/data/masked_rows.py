@@ -101,7 +101,7 @@ def continuing_pieces(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 class PackedTexts(Dataset[dict[str, Tensor]]):
     """All documents in a row, each with [SEP] at its end, cut into rows of `length` tokens: [CLS], text, [SEP].
 
-    Only the last row is padded. Items are `epochs` times all rows, each epoch in another order and with other tokens
+    Only the last row is shorter. Items are `epochs` times all rows, each epoch in another order and with other tokens
     hidden, both decided by `seed` alone; if it is None, rows keep the order of the text. The number of an item is the
     whole position: a resumed run continues from there. The last epoch ends with the last whole step of
     `rows_per_step`.
