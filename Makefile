@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick test-kernels lint rooms bench results clean
+.PHONY: demo test quick test-kernels lint rooms tree bench results clean
 
 demo: .venv/demo-ready
 	$(BIN)/onward demo
@@ -25,6 +25,10 @@ lint: .venv/ready
 # Which room of the library imports which.
 rooms: .venv/ready
 	$(BIN)/python tests/support/import_graph.py
+
+# The annotated tree in CONTRIBUTING.md, from the modules' docstrings.
+tree: .venv/ready
+	$(BIN)/python tests/support/annotated_tree.py
 
 bench: .venv/bench-ready
 	@set -e; for script in $(sort $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))); do echo "== $$script"; $(BIN)/python $$script; done

@@ -1,7 +1,7 @@
-"""Generation token by token: against GPT-2 with its KV cache, and flat to 100,000 tokens.
+"""Generation with a block-recurrent model: speed against GPT-2 with its KV cache, and cost up to 100,000 tokens.
 
-The comparison is of `generate` itself. The long run calls the model token by token, as `generate` does, without what
-`generate` adds around it: that keeps all ids in one tensor, which grows.
+The comparison uses `generate` itself. The long run calls the model token by token, as `generate` does, but without
+`generate`, which keeps all ids in one growing tensor.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def generate(model, ids: torch.Tensor, count: int) -> float:
 
 @torch.no_grad()
 def by_distance(model: BlockRecurrentForCausalLM) -> dict[int, tuple[float, float]]:
-    """Seconds per token and MiB held after so many tokens, one at a time; of one thread's own time, since this takes
-    long enough for other work to come between."""
+    """Seconds per token and MiB held, by the number of tokens so far. Measured as CPU time of one thread, since other
+    processes interfere during a run this long."""
     torch.set_num_threads(1)
     token, state, found = torch.zeros(1, 1, dtype=torch.long), None, {}
     start, last = time.process_time(), 0
@@ -59,7 +59,7 @@ def main() -> None:
         print(
             f"{name}: {1000 * seconds:.2f} ms per token after a prompt of {PROMPT}, {torch.get_num_threads()} threads"
         )
-    # The median of the rounds' own ratios: a machine's speed drifts more between rounds than within one.
+    # The median of each round's ratio: a machine's speed drifts more between rounds than within one.
     verdict("generation against GPT-2", statistics.median(a / b for a, b in zip(*times.values(), strict=True)), 1.0)
     found = by_distance(ours)
     for count, (seconds, held) in found.items():

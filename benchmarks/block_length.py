@@ -1,4 +1,4 @@
-"""The cost of a token, and the memory held, from 4 thousand to 64 thousand tokens: both are to stay flat."""
+"""Cost per token and memory held, from 4 thousand to 64 thousand tokens: both should stay flat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LENGTHS, SEGMENT, ROUNDS = (4096, 16_384, 65_536), 2048, 3
 
 @torch.no_grad()
 def seconds_per_token(model: BlockRecurrentForCausalLM, length: int) -> float:
-    """Reads a document of this length in one go of segments, the state passed on."""
+    """Runs over a document of this length in segments, passing the state on."""
     ids = torch.randint(0, model.config.vocab_size, (1, length))
     state, start = None, time.perf_counter()
     for piece in ids.split(SEGMENT, 1):

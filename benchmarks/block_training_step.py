@@ -1,9 +1,9 @@
 """A training step of the block-recurrent model against its peers, and against its own baselines.
 
-The peers are no dependencies; `make bench` installs them. One that is not there is left out, and said so.
+The peers are not dependencies; `make bench` installs them. A missing one is reported and left out.
 
-Time: all models take turns in one process, and a ratio is the median of the rounds' own ratios, since a machine's speed
-drifts more between rounds than within one. Memory: each model alone in a process of its own, the highest it held.
+Time: all models take turns in one process, and a ratio is the median of each round's ratio, since a machine's speed
+drifts more between rounds than within one. Memory: the peak of each model alone in its own process.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 WIDTH, DEPTH, HEADS, LENGTH, BATCH, BLOCK, VOCABULARY, ROUNDS = 256, 6, 4, 1024, 2, 128, 20_000, 15
 
 
-def ours(preset: str) -> Callable[[Tensor], Tensor]:
+Loss = Callable[[Tensor], Tensor]
+
+
+def ours(preset: str) -> tuple[nn.Module, Loss]:
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "window": BLOCK}
-    # Untied, as the peers are, so that there are no fewer parameters; no dropout, which they have not either.
+    # Like the peers: untied embeddings, for as many parameters, and no dropout.
     config = BlockRecurrentConfig.preset(preset, **sizes, vocab_size=VOCABULARY, tie_word_embeddings=False, dropout=0.0)
     model = BlockRecurrentForCausalLM(config).train()
-    return _with_model(model, lambda ids: model(ids, labels=ids).loss)
+    return model, lambda ids: model(ids, labels=ids).loss
 
 
-def lucidrains(_: str) -> Callable[[Tensor], Tensor]:
+def lucidrains(_: str) -> tuple[nn.Module, Loss]:
     from block_recurrent_transformer_pytorch import BlockRecurrentTransformer
 
     model = BlockRecurrentTransformer(
@@ -47,18 +50,18 @@ def lucidrains(_: str) -> Callable[[Tensor], Tensor]:
         block_width=BLOCK,
         recurrent_layers=(5,),
     )
-    return _with_model(model, lambda ids: model(ids, return_loss=True)[0])
+    return model, lambda ids: model(ids, return_loss=True)[0]
 
 
-def x_transformers(_: str) -> Callable[[Tensor], Tensor]:
+def x_transformers(_: str) -> tuple[nn.Module, Loss]:
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
     layers = Decoder(dim=WIDTH, depth=DEPTH, heads=HEADS, attn_dim_head=WIDTH // HEADS, attn_flash=True)
     model = AutoregressiveWrapper(TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=LENGTH, attn_layers=layers))
-    return _with_model(model, lambda ids: model(ids))
+    return model, lambda ids: model(ids)
 
 
-def gpt2(_: str) -> Callable[[Tensor], Tensor]:
+def gpt2(_: str) -> tuple[nn.Module, Loss]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -75,17 +78,12 @@ def gpt2(_: str) -> Callable[[Tensor], Tensor]:
         attn_implementation="sdpa",
     )
     model = GPT2LMHeadModel(config).train()
-    return _with_model(model, lambda ids: model(ids, labels=ids).loss)
-
-
-def _with_model(model: nn.Module, loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    loss.model = model  # type: ignore[attr-defined]
-    return loss
+    return model, lambda ids: model(ids, labels=ids).loss
 
 
 US, BASELINE, FEEDBACK = "onward Rec:fixed:skip", "onward Slide, one more layer", "onward Feedback:fixed:skip"
 PEER = "lucidrains block-recurrent 0.4.4"
-MODELS: dict[str, tuple[Callable[[str], Callable[[Tensor], Tensor]], str]] = {
+MODELS: dict[str, tuple[Callable[[str], tuple[nn.Module, Loss]], str]] = {
     US: (ours, "Rec:fixed:skip"),
     BASELINE: (ours, "Slide:13L"),
     FEEDBACK: (ours, "Feedback:fixed:skip"),
@@ -95,13 +93,13 @@ MODELS: dict[str, tuple[Callable[[str], Callable[[Tensor], Tensor]], str]] = {
 }
 
 
-def make(name: str) -> tuple[Callable[[], None], int, Callable[[Tensor], Tensor]]:
-    """A step to call, the number of parameters, and the loss."""
+def make(name: str) -> tuple[Callable[[], None], int, Loss]:
+    """A function that makes a step, the number of parameters, and the loss."""
     torch.manual_seed(0)
     kind, preset = MODELS[name]
-    loss = kind(preset)
-    parameters = list(loss.model.parameters())  # type: ignore[attr-defined]
-    optimizer = torch.optim.Adam(parameters, 1e-4, fused=True)  # the fastest there is, for all of them
+    model, loss = kind(preset)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.Adam(parameters, 1e-4, fused=True)  # the fastest one, for all models
     ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
 
     def step() -> None:
@@ -113,7 +111,7 @@ def make(name: str) -> tuple[Callable[[], None], int, Callable[[Tensor], Tensor]
 
 
 def matrix_product_speed() -> float:
-    """GFLOPS of a large square product, the median of several."""
+    """Median GFLOPS of a large square product."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     times = []
     for _ in range(10):
@@ -124,7 +122,7 @@ def matrix_product_speed() -> float:
 
 
 def operations(name: str) -> float:
-    """GFLOP in the matrix products of a step; torch counts fused attention on CPUs as nothing, so not by that."""
+    """GFLOP in the matrix products of a step, with plain attention: torch counts fused attention on CPUs as 0."""
     _, _, loss = make(name)
     ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):

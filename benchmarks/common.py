@@ -1,4 +1,7 @@
-"""What the benchmarks share: a random model of GPT-2 small's size, and medians of several rounds."""
+"""Shared by the benchmarks: a random model of GPT-2 small's size, memory of the process, and medians of rounds.
+
+`make bench` runs all benchmarks; each can be run alone, as `python benchmarks/training_step.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,19 @@ def gpt2_small(**fields) -> onward.WindowRecurrentForCausalLM:
 
 
 def peak_megabytes() -> float:
-    """The most memory this process ever held (Linux; what getrusage says may be its parent's)."""
+    """The highest memory this process has held. Linux only; getrusage may report the parent's."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
 
 def megabytes_held() -> float:
-    """The memory this process holds now (Linux)."""
+    """The memory this process holds now. Linux only."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 
 
 def medians(jobs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """CPU seconds of each job, the jobs taking turns so that noise meets all of them alike."""
+    """Median CPU seconds of each job. The jobs take turns, so that noise affects them equally."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for job in jobs.values():
         job()

@@ -1,6 +1,7 @@
-"""A step of the recurrent BERT against BERT's with as many parameters: training and reading, at two lengths and widths.
+"""Recurrent BERT against a BERT with as many parameters: a training step and a forward pass, at two lengths and widths.
 
-All models take turns in one process; CPU time, medians. The vocabulary is small, so that what is measured is layers.
+All models take turns in one process; the ratios are of median CPU times. The vocabulary is small, so that layers
+dominate.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def training(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-def reading(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], None]:
+def forward(model: torch.nn.Module, ids: torch.Tensor) -> Callable[[], None]:
     def step() -> None:
         with torch.inference_mode():
             model(ids)
@@ -80,9 +81,9 @@ def main() -> None:
             print(f"  the recurrences alone: {100 * alone / seconds['recurrent, stride 1']:.0f} % of a step")
             for stride in (1, 2):
                 verdict(f"  training, stride {stride}", seconds[f"recurrent, stride {stride}"] / seconds["BERT"], GOAL)
-            read = medians({name: reading(model.eval(), ids) for name, model in made.items()}, ROUNDS)
+            passes = medians({name: forward(model.eval(), ids) for name, model in made.items()}, ROUNDS)
             for stride in (1, 2):
-                verdict(f"  reading, stride {stride}", read[f"recurrent, stride {stride}"] / read["BERT"], GOAL)
+                verdict(f"  forward, stride {stride}", passes[f"recurrent, stride {stride}"] / passes["BERT"], GOAL)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Peak memory of a training step on 40 windows against 5 windows: with checkpoints at the bottleneck it is flat."""
+"""Peak memory of a training step on 40 windows against 5 windows: flat with checkpoints at the bottleneck."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def step(windows: int, carrier: str) -> float:
 
 def main() -> None:
     for carrier in ("pooled", "spans"):
-        # Each in a process of its own, since a process never gives its peak back.
+        # Each in its own process, since the peak of a process never falls.
         peaks = {
             windows: float(subprocess.check_output([sys.executable, __file__, str(windows), carrier], text=True))
             for windows in (5, 40)

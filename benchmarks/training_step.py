@@ -1,7 +1,7 @@
-"""A training step with recurrence against the same windows without: what the memory itself costs.
+"""A training step with recurrence against the same windows without: the cost of the memory itself.
 
-The plain windows are the same model with the carrier `none`, through the same loop, with the same checkpoints,
-so that the extra forward pass of checkpointing is on both sides.
+The plain windows are the same model with the carrier `none`, in the same loop and with the same checkpoints, so that
+both sides pay for the extra forward pass of checkpointing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Carriers of one's own, beside `spans`: what the field suggests for a memory, each of them one class.
+"""Writes three new carriers, each one class, and compares them with the built-in `spans`.
 
-- `weighted`: learned pooling. Of a span not the mean, but a mean weighted by a learned key.
-- `gated`: gated state cells, as in Block-Recurrent Transformers. What grows old is not dropped: it goes into state
-  vectors by a gate that looks at both.
-- `summaries`: summary tokens. Every window ends with tokens of their own kind, and only these are remembered.
+- `weighted`: learned pooling. Summarises a span by a mean that is weighted by a learned key.
+- `gated`: gated state cells, as in Block-Recurrent Transformers. The oldest window is not dropped: a gate, which sees
+  both, mixes it into state vectors.
+- `summaries`: summary tokens. Every window ends with special tokens, and only these are remembered.
 
-    python examples/own_carriers.py gated --corpus my_books/               # on SmolLM2-135M, which stays as it is
+    python examples/own_carriers.py gated --corpus my_books/               # on SmolLM2-135M, which stays frozen
     python examples/own_carriers.py summaries --corpus my_books/ --backbone my_model/ --train all --rate 3e-4
 
-It trains on 40,000 tokens, reads held-out documents, and says how well, with true memories and with swapped ones.
+Trains on 40,000 tokens, and prints the loss on held-out documents with true and with swapped memories.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from onward.models.pretrained import load_backbone
 from onward.models.window_recurrent.carriers import Defaults, Spans, Tensors, carrier, coarser
 from onward.training import TrainingRecipe, train
 
-TEXT, SUMMARIES = 64, 15  # tokens of a window, and those that `summaries` adds to it
+TEXT, SUMMARIES = 64, 15  # tokens of text in a window, and the tokens that `summaries` adds to it
 
 
 @carrier("weighted")
 class Weighted(Spans):
-    """Starts as `spans`: the keys are zero, and all tokens of a span weigh the same."""
+    """Starts out equal to `spans`: the keys are zero, so all tokens of a span have the same weight."""
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
@@ -46,9 +46,9 @@ class Weighted(Spans):
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         weighted = list(hidden)
         for layer, key in zip(self.layers, self.key, strict=True):
-            taken_in = hidden[layer - 1]
-            weight = torch.exp((taken_in @ key / math.sqrt(self.width)).clamp(-10, 10))[..., None]
-            weighted[layer - 1] = torch.cat([taken_in * weight, weight], -1)  # summed beside what they weigh
+            vectors = hidden[layer - 1]
+            weight = torch.exp((vectors @ key / math.sqrt(self.width)).clamp(-10, 10))[..., None]
+            weighted[layer - 1] = torch.cat([vectors * weight, weight], -1)  # weights are summed, too
         return super().summarise(weighted, keep, index)
 
     def carry(self, summary: Tensors, previous: Tensors, has_previous: Tensor) -> Tensors:
@@ -59,12 +59,12 @@ class Weighted(Spans):
 
 @carrier("gated")
 class Gated(Spans):
-    """`history` lists the spans of the last windows, and at its end how many state vectors there are."""
+    """`history` lists the number of spans of the last windows, and then the number of state vectors."""
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
         layers, states = len(self.layers), self.by_age[-1]
-        self.keep = nn.Parameter(torch.ones(layers, states, self.width))  # at first, sigmoid(1) = 73 % stay
+        self.keep = nn.Parameter(torch.ones(layers, states, self.width))  # at first, sigmoid(1) = 73 % is kept
         self.gate_down = nn.Parameter(torch.randn(layers, 2 * self.width, config.rank) / math.sqrt(2 * self.width))
         self.gate_up = nn.Parameter(torch.zeros(layers, config.rank, self.width))
 
@@ -81,7 +81,7 @@ class Gated(Spans):
 
 @carrier("summaries")
 class Summaries(Spans):
-    """Of the window's tokens only the document's first and the last ones are kept, each as it is."""
+    """Remembers only the document's first token and the summary tokens of the window, each as its own span."""
 
     @classmethod
     def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
@@ -89,7 +89,7 @@ class Summaries(Spans):
 
     def summarise(self, hidden: Sequence[Tensor], keep: Tensor, index: Tensor) -> Tensors:
         kept = keep & ((index == 0) | (index >= TEXT))
-        # As if the window were as long as its summary: every token of it is then a span.
+        # Stretch the summary over the whole window, so that each of its tokens becomes a span.
         place = torch.where(index >= TEXT, (index - TEXT) * self.window // self.spans + 1, index)
         return super().summarise(hidden, kept, place)
 
@@ -105,17 +105,18 @@ TRIALS: dict[str, dict[str, object]] = {
 
 
 def with_summaries(document: TokenizedDocument, vocabulary: int) -> TokenizedDocument:
+    """Adds the summary tokens, whose ids follow the vocabulary, to every whole window."""
     added = torch.arange(vocabulary, vocabulary + SUMMARIES, dtype=document.ids.dtype)
     windows = [torch.cat([ids, added]) if len(ids) == TEXT else ids for ids in document.ids.split(TEXT)]
     return replace(document, ids=torch.cat(windows))
 
 
-def loss_of_text(read: Measures) -> float:
-    """Nats per token of the text: summary tokens stand at the end of their window, and are not text."""
-    added = read.window - TEXT
+def loss_of_text(measures: Measures) -> float:
+    """Nats per token of the text alone, without the summary tokens at the end of each window."""
+    added, curve = measures.window - TEXT, measures.by_position
     sums, counts = (
-        sum(by_place) - sum(by_place[TEXT - 1 : TEXT - 1 + added])  # a token is predicted at the place before its own
-        for by_place in (read.by_position.sums, read.by_position.counts)
+        sum(values) - sum(values[TEXT - 1 : TEXT - 1 + added])  # a token is predicted at the position before its own
+        for values in (curve.sums, curve.counts)
     )
     return sums / counts
 
@@ -128,7 +129,7 @@ def trial(
     recipe: TrainingRecipe,
     tokenizer: object,
 ) -> dict[str, float]:
-    """Nats per token of the text, with true and with swapped memories."""
+    """Trains one carrier; returns nats per token of the text with true and with swapped memories."""
     window = TEXT
     if name == "summaries":
         vocabulary, window = backbone.config.vocab_size, TEXT + SUMMARIES
@@ -140,7 +141,7 @@ def trial(
     with tempfile.TemporaryDirectory() as folder:
         train(model, training, held[:2], tokenizer, Path(folder) / "model", recipe)
     found = measure_memories(model.eval(), held, memories=["true", "swapped"])
-    return {memory: loss_of_text(read) for memory, read in found.items()}
+    return {memory: loss_of_text(measures) for memory, measures in found.items()}
 
 
 def main() -> None:
@@ -153,30 +154,30 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=40_000)
     parser.add_argument("--rows", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--skip", type=int, default=0, help="leave out so many training documents before each one")
-    asked = parser.parse_args()
-    if asked.trial == "summaries" and asked.train == "carrier":
-        parser.error("summary tokens are rows of the backbone's embeddings: give --train all")
-    backbone, tokenizer = load_backbone(asked.backbone)
-    corpus = load_corpus(asked.corpus)
+    parser.add_argument("--skip", type=int, default=0, help="documents to leave out before each training document")
+    given = parser.parse_args()
+    if given.trial == "summaries" and given.train == "carrier":
+        parser.error("summary tokens add rows to the backbone's embeddings: give --train all")
+    backbone, tokenizer = load_backbone(given.backbone)
+    corpus = load_corpus(given.corpus)
     recipe = TrainingRecipe(
-        learning_rate=asked.rate,
-        batch_size=asked.rows,
+        learning_rate=given.rate,
+        batch_size=given.rows,
         windows_per_segment=10,
         epochs=1000,
-        max_tokens=asked.tokens,
+        max_tokens=given.tokens,
         schedule="linear",
         warmup_steps=4,
         patience=None,
         gradient_checkpointing=False,
-        train=asked.train,
-        seed=asked.seed,
+        train=given.train,
+        seed=given.seed,
     )
-    # Of books every second one, since the others are what the backbone of the studies was pretrained on.
-    training = tokenize(corpus.train[asked.skip :: 1 + asked.skip][:12], tokenizer, 40_000)
+    # --skip 1 takes every second book: the backbone of the studies was pretrained on the others.
+    training = tokenize(corpus.train[given.skip :: 1 + given.skip][:12], tokenizer, 40_000)
     held = tokenize([*corpus.validation[:8], *corpus.test[: 8 - len(corpus.validation[:8])]], tokenizer, 1_500)
-    found = trial(asked.trial, backbone, training, held, recipe, tokenizer)
-    print(f"{asked.trial}: {found['true']:.4f} nats per token, with swapped memories {found['swapped']:.4f}")
+    found = trial(given.trial, backbone, training, held, recipe, tokenizer)
+    print(f"{given.trial}: {found['true']:.4f} nats per token, with swapped memories {found['swapped']:.4f}")
 
 
 if __name__ == "__main__":

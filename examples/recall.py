@@ -1,9 +1,9 @@
-"""A task that no window can solve: remember which value goes with which key, and tell it much later.
+"""Trains a block-recurrent model on a task that no window can solve: recalling facts from far back.
 
-A document is some pairs of a key and a value; questions, each a key whose value is to follow; a long stretch of noise;
-and the same questions again in another order. The first questions are easy, and teach a model what is asked for. Before
-the second lie more than window * layers tokens of noise, as far as attention can reach through all layers together: a
-sliding model can do no better than chance there, and a recurrent one must carry the pairs in its states.
+A document has four parts: pairs of a key and a value; questions, each a key that its value must follow; a long stretch
+of noise; and the same questions in another order. The first questions are easy, and teach the model what is asked for.
+The second ones come after more than window * layers tokens of noise, which is further than attention reaches through
+all layers together. There a sliding window can only guess, and a recurrent model must carry the pairs in its states.
 
     python examples/recall.py                      # Rec:fixed:skip learns it
     python examples/recall.py --preset Slide:13L   # stays at chance, 1 in 8
@@ -19,10 +19,9 @@ from torch import Tensor
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 
-KEYS, VALUES, NOISE = 8, 8, 8
-VOCABULARY = KEYS + VALUES + NOISE
+KEYS, VALUES, NOISE = 8, 8, 8  # ids of each kind, in this order
 WINDOW, LAYERS, PAIRS = 8, 2, 4
-BETWEEN = WINDOW * (LAYERS + 2)  # the baseline with one more layer cannot reach as far either
+BETWEEN = WINDOW * (LAYERS + 2)  # out of reach even for the baseline, which has one more layer
 
 
 def documents(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -46,14 +45,13 @@ def documents(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 def make_model(preset: str, seed: int) -> BlockRecurrentForCausalLM:
     torch.manual_seed(seed)
     sizes = {"hidden_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "window": WINDOW}
-    config = BlockRecurrentConfig.preset(
-        preset, **sizes, vocab_size=VOCABULARY, dropout=0.0, initial_attention_scale=8.0
-    )
-    return BlockRecurrentForCausalLM(config)
+    more = {"vocab_size": KEYS + VALUES + NOISE, "dropout": 0.0, "initial_attention_scale": 8.0}
+    return BlockRecurrentForCausalLM(BlockRecurrentConfig.preset(preset, **sizes, **more))
 
 
 @torch.no_grad()
 def accuracy(model: BlockRecurrentForCausalLM, seed: int, count: int = 512) -> float:
+    """The share of late questions that are answered right in new documents."""
     model.eval()
     ids, labels = documents(count, torch.Generator().manual_seed(1_000_003 + seed))
     late = slice(4 * PAIRS + BETWEEN, None, 2)
@@ -63,7 +61,7 @@ def accuracy(model: BlockRecurrentForCausalLM, seed: int, count: int = 512) -> f
 
 
 def train(preset: str, steps: int, seed: int = 0, batch: int = 32, rate: float = 2e-3, enough: float = 0.99) -> float:
-    """The share of late questions that are answered right in new documents, in the end or as soon as it is `enough`."""
+    """Trains until the accuracy is `enough`, or for all steps; returns the last accuracy."""
     model = make_model(preset, seed).train()
     optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 100))
@@ -77,11 +75,8 @@ def train(preset: str, steps: int, seed: int = 0, batch: int = 32, rate: float =
         optimizer.step()
         schedule.step()
         if step % 250 == 0 or step == steps:
-            right = accuracy(model, seed)
-            print(
-                f"step {step}: loss {loss.item():.3f}, right {100 * right:.1f} %, {time.time() - started:.0f} s",
-                flush=True,
-            )
+            right, seconds = accuracy(model, seed), time.time() - started
+            print(f"step {step}: loss {loss.item():.3f}, right {100 * right:.1f} %, {seconds:.0f} s", flush=True)
             if right >= enough:
                 break
     return right

@@ -1,11 +1,11 @@
-"""Recurrence against one more layer, on source code: Rec:fixed:skip beside Slide with an extra layer.
+"""Compares recurrence with one more layer on source code: Rec:fixed:skip with 6 layers, Slide with 7.
 
-The text is the Python source of installed packages, all files of a folder in one document; validation and test are
+The text is the Python source of installed packages, one document for each folder. Validation and test use
 whole packages that are not trained on. Both models see the same tokens in the same order.
 
-    python examples/source_code.py train Rec:fixed:skip --seed 0     # one run; killed, the same command goes on
+    python examples/source_code.py train Rec:fixed:skip --seed 0     # one run; run it again to resume it
     python examples/source_code.py train Slide:13L --seed 0
-    python examples/source_code.py report                            # table and curves of the runs there are
+    python examples/source_code.py report                            # table and curves of all finished runs
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
@@ -35,17 +36,17 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 SIZES = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "window": 64}
 VOCABULARY, LANES, SEGMENT, TOKENS = 4096, 8, 512, 12_000_000
 SHORTEST, TRAIN_BYTES = 20_000, 60_000_000
-HELD, HELD_TOKENS = 12, 6_000  # documents for validation and for test, and how much of each is read
+HELD, HELD_TOKENS = 12, 6_000  # documents for validation and for test, and the tokens of each that are scored
 
 
 def texts(packages: tuple[str, ...]) -> list[Document]:
-    """Folders with enough code in them to be long documents."""
+    """Folders with enough code for a long document."""
     code = load_corpus("installed-code", packages=packages, by="folder")
     return [d for d in [*code.train, *code.validation, *code.test] if d.bytes >= SHORTEST]
 
 
 def training_texts() -> list[Document]:
-    """A random part of them, the same in every run: more than all runs will read."""
+    """The same random part in every run, and more than any run trains on."""
     found = texts(TRAIN)
     random.Random(0).shuffle(found)
     sizes = accumulate(document.bytes for document in found)
@@ -88,45 +89,46 @@ def run(preset: str, seed: int, out: Path, rate: float, tokens: int) -> None:
     )
 
 
-# -- what came out
+# --- results ---------------------------------------------------------------------------------------
 
 
 def measured(folder: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
-    """Bits per token of the test documents, read with their own states, with another document's, and with none."""
+    """Bits per token of the test documents with their own states, with another document's, and with initial ones."""
     model = BlockRecurrentForCausalLM.from_pretrained(folder)
     states = ("true", "swapped", "ablated") if model.config.recurrent_layers else ("true",)
-    read = measure_memories(model, held_out(TEST, tokenizer), memories=states, batch_size=HELD)
-    return {name: measures.bits_per_token for name, measures in read.items()}
+    found = measure_memories(model, held_out(TEST, tokenizer), memories=states, batch_size=HELD)
+    return {name: measures.bits_per_token for name, measures in found.items()}
+
+
+def run_facts(file: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    config = BlockRecurrentConfig.from_pretrained(file.parent)
+    name = "Rec:fixed:skip" if config.recurrent_layers else "Slide"
+    packages = (*TRAIN, *VALIDATION, *TEST)
+    return {
+        "model": f"{name}, {config.num_hidden_layers} layers",
+        "seed": saved["seed"],
+        "tokens": saved["tokens"],
+        "hours": saved["seconds"] / 3600,
+        "learning_rate": saved["recipe"]["learning_rate"],
+        "best validation bits": saved["best_validation_loss"] / math.log(2),
+        "test bits": measured(file.parent, tokenizer),
+        "validation": [
+            (entry["tokens"], entry["validation_loss"] / math.log(2))
+            for entry in saved["history"]
+            if "validation_loss" in entry
+        ],
+        "versions": saved["versions"]
+        | {package: importlib.metadata.version(DISTRIBUTIONS.get(package, package)) for package in packages},
+        "machine": saved["machine"],
+        "command": saved["command"],
+    }
 
 
 def report(out: Path, results: Path) -> None:
-    """curves.json, table.md and a picture of all finished runs."""
+    """Writes curves.json, table.md and a plot of all finished runs."""
     tokenizer = vocabulary(out / "vocabulary")
-    runs = []
-    for file in sorted(out.glob("*/training.json")):
-        saved = json.loads(file.read_text(encoding="utf-8"))
-        config = BlockRecurrentConfig.from_pretrained(file.parent)
-        curve = [(e["tokens"], e["validation_loss"] / math.log(2)) for e in saved["history"] if "validation_loss" in e]
-        runs.append(
-            {
-                "model": ("Rec:fixed:skip" if config.recurrent_layers else "Slide")
-                + f", {config.num_hidden_layers} layers",
-                "seed": saved["seed"],
-                "tokens": saved["tokens"],
-                "hours": saved["seconds"] / 3600,
-                "learning_rate": saved["recipe"]["learning_rate"],
-                "best validation bits": saved["best_validation_loss"] / math.log(2),
-                "test bits": measured(file.parent, tokenizer),
-                "validation": curve,
-                "versions": saved["versions"]
-                | {
-                    name: importlib.metadata.version(DISTRIBUTIONS.get(name, name))
-                    for name in (*TRAIN, *VALIDATION, *TEST)
-                },
-                "machine": saved["machine"],
-                "command": saved["command"],
-            }
-        )
+    runs = [run_facts(file, tokenizer) for file in sorted(out.glob("*/training.json"))]
     results.mkdir(parents=True, exist_ok=True)
     (results / "curves.json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     (results / "table.md").write_text(table(runs), encoding="utf-8")
@@ -140,22 +142,18 @@ def table(runs: list[dict[str, Any]]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for run in runs:
-        test = [
-            f"{run['test bits'][name]:.3f}" if name in run["test bits"] else ""
-            for name in ("true", "swapped", "ablated")
-        ]
         cells = [run["model"], str(run["seed"]), f"{run['tokens']:,}", f"{run['hours']:.1f}"]
-        lines.append("| " + " | ".join([*cells, f"{run['best validation bits']:.3f}", *test]) + " |")
+        cells.append(f"{run['best validation bits']:.3f}")
+        for states in ("true", "swapped", "ablated"):
+            bits = run["test bits"].get(states)
+            cells.append("" if bits is None else f"{bits:.3f}")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def plot(runs: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panel = pyplot.subplots(figsize=(7, 4))
+    figure = Figure(figsize=(7, 4), layout="tight")
+    panel = figure.subplots()
     for run in runs:
         recurrent = run["model"].startswith("Rec")
         tokens, bits = zip(*run["validation"], strict=True)
@@ -170,7 +168,6 @@ def plot(runs: list[dict[str, Any]], path: Path) -> None:
         )
     panel.set(xlabel="million tokens", ylabel="validation, bits per token", yscale="log")
     panel.legend(frameon=False)
-    figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
 

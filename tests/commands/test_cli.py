@@ -169,7 +169,7 @@ def test_a_killed_run_goes_on_with_the_same_losses(place, blocks):
     output = run(command)
     again = json.loads((place / "killed" / "training.json").read_text())
     assert again["history"] == whole["history"] and again["validation_loss"] == whole["validation_loss"]
-    assert f"going on from {checkpoints[-2].name}\n" in output
+    assert f"resuming from {checkpoints[-2].name}\n" in output
     loaded = run(command)
     assert "had already finished" in loaded and "had already finished" not in output
     assert output.splitlines()[-1] in loaded
@@ -325,7 +325,7 @@ def test_inspect_blocks(place, blocks):
         ("--set hidden_sise=64", "did you mean 'hidden_size'?"),
         ("--set gate=both", "gate='both' is not known"),
         ("--set vocab_size=100", "--set vocab_size=100 is smaller than the tokenizer's 257 ids"),
-        ("--optimizer sgd", "--optimizer 'sgd' is not known"),
+        ("--optimizer sgd", "--optimizer 'sgd': it is not known"),
         ("--evaluate-every 0", "--evaluate-every 0: it must be"),
         ("--pattern *.md", "holds no *.md files: put some there, or choose others with --pattern '*.ending'"),
     ],

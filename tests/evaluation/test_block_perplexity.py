@@ -1,28 +1,23 @@
-"""Whole documents read by block-recurrent models: alone and in batches, with their own, others' and no states."""
-
-import math
+"""Whole documents scored by block-recurrent models: alone, in batches, with true, swapped and ablated states."""
 
 import pytest
 import torch
 from block_models import build, tiny
 
-from onward import BlockRecurrentConfig
-from onward.data import Document
-from onward.data.tokens import TokenizedDocument, tokenize
-from onward.data.vocabularies import byte_tokenizer
-from onward.evaluation import (
-    NothingToSwap,
-    block_cost,
-    block_flops_per_token,
-    measure,
-    measure_memories,
-    word_perplexity,
-)
-from onward.evaluation.readers import BlockReader
+from onward.data.tokens import TokenizedDocument
+from onward.evaluation import NothingToSwap, measure, measure_memories
+from onward.evaluation.controls import BlockControls
 
 W = 8
 CARRYING = ["Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "little memory", "memory and states"]
-READ = [*CARRYING, "Slide:12L", "XL:1024", "not itself, with states", "two recurrent layers", "blocks of three tokens"]
+EVALUATED = [
+    *CARRYING,
+    "Slide:12L",
+    "XL:1024",
+    "not itself, with states",
+    "two recurrent layers",
+    "blocks of three tokens",
+]
 
 
 def documents(*lengths):
@@ -33,17 +28,17 @@ def documents(*lengths):
     ]
 
 
-# Ends within a block, at its end, one token before and after it; a rest that only reads, and one of nothing.
+# Ends within a block, at its end, and one token before and after it; one document has nothing to score.
 DOCUMENTS = documents(37, 7, 26, 1, 49, 8, 9, 10, 2, 17)
 
 
 @torch.no_grad()
 def losses_of(model, ids):
-    """Of a document read whole in one call: the loss of every token but the first."""
+    """The loss of every token but the first, from one call for the whole document."""
     return torch.nn.functional.cross_entropy(model(ids[None]).logits[0, :-1], ids[1:], reduction="none")
 
 
-@pytest.mark.parametrize("case", READ)
+@pytest.mark.parametrize("case", EVALUATED)
 def test_blocks_and_batches_equal_one_call_for_each_document(case):
     model = build(case)
     measures = measure(model, DOCUMENTS, batch_size=4)
@@ -70,24 +65,6 @@ def test_the_model_is_left_as_it_was():
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
     again = measure_memories(model, DOCUMENTS, batch_size=3)
     assert [first[memory].nll for memory in first] == [again[memory].nll for memory in again]
-
-
-# --- bits, bytes, words ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("bits", "perplexity"), [(3.39, "34.80"), (3.36, "33.72"), (3.32, "32.34")])
-def test_word_perplexity_is_the_papers(bits, perplexity):
-    """Table 2, with the tokens and words of PG19's test set."""
-    assert f"{word_perplexity(bits, 10_523_460, 6_966_499):.2f}" == perplexity
-
-
-def test_measures_are_per_token_byte_and_word():
-    model = build("Rec:fixed:skip", vocab_size=257)
-    measures = measure(model, tokenize([Document("d", "one two  three\nfour fünf")], byte_tokenizer()))
-    assert (measures.tokens, measures.words, measures.bytes) == (24, 5, 25)
-    assert measures.bits_per_token == pytest.approx(measures.nll / 24 / math.log(2))
-    assert measures.bits_per_byte == pytest.approx(measures.bits_per_token * 24 / 25)
-    assert measures.word_perplexity == pytest.approx(word_perplexity(measures.bits_per_token, 24, 5))
 
 
 # --- controls --------------------------------------------------------------------------------------
@@ -118,7 +95,7 @@ def initial_vectors(model, state):
 
 
 @pytest.mark.parametrize("case", ["Rec:fixed:skip", "Rec:lstm:dual", "Feedback:lstm:single", "two recurrent layers"])
-def test_ablated_reads_every_block_with_the_initial_states(case):
+def test_ablated_scores_every_block_with_the_initial_states(case):
     model, pair = build(case), documents(4 * W + 1, 4 * W + 1)
     expected, state = torch.zeros(2, dtype=torch.float64), None
     for piece in blocks(torch.stack([document.ids for document in pair]).long()):
@@ -141,7 +118,7 @@ def test_ablated_remembers_only_the_block_before():
 
 
 @pytest.mark.parametrize("case", CARRYING)
-def test_swapped_reads_every_block_with_the_next_documents_states(case):
+def test_swapped_scores_every_block_with_the_next_documents_states(case):
     model, trio = build(case), documents(4 * W + 1, 4 * W + 1, 4 * W + 1)
     expected = torch.zeros(3, dtype=torch.float64)
     own = swapped = None
@@ -202,7 +179,7 @@ def test_controls_measured_alone_or_together_are_the_same():
 
 def test_what_cannot_be_is_refused():
     model = build("Rec:fixed:skip")
-    with pytest.raises(ValueError, match="memory='constant' is not known: choose one of true, swapped, ablated"):
+    with pytest.raises(ValueError, match="memory='constant': it is not known; choose one of true, swapped, ablated"):
         measure(model, DOCUMENTS, memory="constant")
     with pytest.raises(NothingToSwap, match="batch_size of at least 2"):
         measure(model, DOCUMENTS, memory="swapped", batch_size=1)
@@ -217,54 +194,6 @@ def test_ablating_changes_no_state_in_place():
     with torch.no_grad():
         state = model(DOCUMENTS[0].ids[None, : 3 * W].long()).state
     before = state.to(torch.float64)
-    BlockReader(model).ablated(state)
+    BlockControls(model).ablated(state)
     assert before.tokens == state.tokens == (3 * W,)
     assert torch.equal(before.layers[1].cell.vectors, state.layers[1].cell.vectors)
-
-
-# --- cost ------------------------------------------------------------------------------------------
-
-
-def by_hand(config):
-    """FLOPs of a block's matrix products, over its tokens."""
-    d, ff, inner, w, s = (
-        config.hidden_size,
-        config.intermediate_size,
-        config.attention_width,
-        config.window,
-        config.num_states,
-    )
-    total = w * d * config.vocab_size
-    for number in range(1, config.num_hidden_layers + 1):
-        reads, recurrent = config.reads_states[number - 1], number in config.recurrent_layers
-        total += w * (d * (4 if reads else 3) * inner + (2 if reads else 1) * inner * d + 2 * d * ff)
-        total += 2 * w * 2 * w * inner  # each token against two blocks
-        if reads:
-            total += 2 * w * s * inner
-        if number == config.memory_layer:
-            total += w * config.memory_size * inner + 2 * w * config.memory_top_k * inner
-        if recurrent:
-            total += s * d * 4 * inner + 2 * s * s * inner + 2 * s * 2 * w * inner
-            total += s * 2 * inner * d  # fixed:skip
-    return 2 * total / w
-
-
-@pytest.mark.parametrize("case", ["Slide:12L", "Rec:fixed:skip", "Feedback:fixed:skip", "little memory"])
-def test_counted_flops(case):
-    config = tiny(case)
-    assert block_flops_per_token(config) == pytest.approx(by_hand(config))
-
-
-def test_parameters_with_and_without_embeddings():
-    model = build("Slide:12L")
-    d, inner, ff = model.config.hidden_size, model.config.attention_width, model.config.intermediate_size
-    layer = 4 * d * inner + 2 * d * ff + 2 * d + 4 + 32 * 4  # matrices, norms, scales, position bias
-    cost = block_cost(model)
-    assert cost.parameters_without_embeddings == 3 * layer + d
-    assert cost.parameters == 3 * layer + d + 99 * d
-
-
-def test_recurrence_costs_what_the_paper_says():
-    """Relative to Slide:13L, as its step time in Table 1."""
-    rec, slide = (block_flops_per_token(BlockRecurrentConfig.preset(name)) for name in ("Rec:fixed:skip", "Slide:13L"))
-    assert round(rec / slide, 2) == 0.99

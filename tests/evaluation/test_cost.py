@@ -1,10 +1,20 @@
+"""FLOPs and parameters against counts by hand, and against the papers."""
+
+import block_models
 import pytest
 import torch
+from block_models import build
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from onward import add_recurrence
-from onward.evaluation.cost import cost, counted_flops_per_token, formula_flops_per_token
-from onward.evaluation.perplexity import plain
+from onward import BlockRecurrentConfig, add_recurrence
+from onward.evaluation import (
+    block_cost,
+    block_flops_per_token,
+    cost,
+    counted_flops_per_token,
+    formula_flops_per_token,
+    plain,
+)
 
 # FLOPs/token of GPT-2 small with windows of 300 tokens, by overlap: Tables 1 and 2 of the paper.
 PAPER = {
@@ -81,3 +91,51 @@ def test_counting_leaves_the_model_as_it_was():
     cost(model)
     assert model.training
     assert model.backbone.config._attn_implementation == before
+
+
+# --- blocks -----------------------------------------------------------------------------------------
+
+
+def block_by_hand(config):
+    """FLOPs of a block's matrix products, over its tokens."""
+    d, ff, inner, w, s = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.attention_width,
+        config.window,
+        config.num_states,
+    )
+    total = w * d * config.vocab_size
+    for number in range(1, config.num_hidden_layers + 1):
+        reads, recurrent = config.reads_states[number - 1], number in config.recurrent_layers
+        total += w * (d * (4 if reads else 3) * inner + (2 if reads else 1) * inner * d + 2 * d * ff)
+        total += 2 * w * 2 * w * inner  # each token against two blocks
+        if reads:
+            total += 2 * w * s * inner
+        if number == config.memory_layer:
+            total += w * config.memory_size * inner + 2 * w * config.memory_top_k * inner
+        if recurrent:
+            total += s * d * 4 * inner + 2 * s * s * inner + 2 * s * 2 * w * inner
+            total += s * 2 * inner * d  # fixed:skip
+    return 2 * total / w
+
+
+@pytest.mark.parametrize("case", ["Slide:12L", "Rec:fixed:skip", "Feedback:fixed:skip", "little memory"])
+def test_counted_flops_of_blocks(case):
+    config = block_models.tiny(case)
+    assert block_flops_per_token(config) == pytest.approx(block_by_hand(config))
+
+
+def test_parameters_with_and_without_embeddings():
+    model = build("Slide:12L")
+    d, inner, ff = model.config.hidden_size, model.config.attention_width, model.config.intermediate_size
+    layer = 4 * d * inner + 2 * d * ff + 2 * d + 4 + 32 * 4  # matrices, norms, scales, position bias
+    cost = block_cost(model)
+    assert cost.parameters_without_embeddings == 3 * layer + d
+    assert cost.parameters == 3 * layer + d + 99 * d
+
+
+def test_recurrence_costs_what_the_paper_says():
+    """Relative to Slide:13L, as its step time in Table 1."""
+    rec, slide = (block_flops_per_token(BlockRecurrentConfig.preset(name)) for name in ("Rec:fixed:skip", "Slide:13L"))
+    assert round(rec / slide, 2) == 0.99

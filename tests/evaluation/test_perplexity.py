@@ -1,5 +1,6 @@
+"""Whole documents scored by window-recurrent models, against plain loops: alone, in batches, with swapped memories."""
+
 import math
-import sys
 
 import pytest
 import torch
@@ -9,20 +10,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from onward import add_recurrence
 from onward.data import Document
 from onward.data.tokens import TokenizedDocument, tokenize
-from onward.evaluation.perplexity import (
-    Curve,
-    DocumentScore,
-    Measures,
-    NothingToSwap,
-    context_recovered,
-    full_context,
-    measure,
-    measure_memories,
-    paired_difference,
-    plain,
-)
+from onward.evaluation import DocumentScore, NothingToSwap, full_context, measure, measure_memories, plain
 from onward.ops.windows import windows
-from onward.utils.memory import peak_memory
 
 WINDOW = 10
 
@@ -69,7 +58,7 @@ DOCUMENTS = documents(47, 7, 33, 1, 61, 10, 11, 12, 2)
 
 
 def score_by_hand(model, document, window, overlap):
-    """Loss of every token but the first, each from the window that reads the token before it first."""
+    """Loss of every token but the first, each from the first window that has the token before it."""
     ids = document.ids.long()
     losses = []
     for span in windows(len(ids) - 1, window, overlap):
@@ -82,7 +71,7 @@ def score_by_hand(model, document, window, overlap):
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("overlap", [0, 3])
-def test_equals_windows_read_by_hand(family, overlap):
+def test_equals_windows_scored_by_hand(family, overlap):
     model = backbone(family)
     measures = measure(plain(model, WINDOW, overlap), DOCUMENTS, batch_size=3)
     for document, score in zip(DOCUMENTS, measures.documents, strict=True):
@@ -96,7 +85,7 @@ def test_equals_windows_read_by_hand(family, overlap):
 
 
 @pytest.mark.parametrize("carrier", ["none", "pooled", "spans", "constant"])
-def test_reading_by_windows_equals_reading_whole_documents(carrier):
+def test_scoring_by_windows_equals_scoring_whole_documents(carrier):
     model = recurrent(carrier)
     measures = measure(model, DOCUMENTS, batch_size=4)
     for document, score in zip(DOCUMENTS, measures.documents, strict=True):
@@ -184,7 +173,7 @@ def test_a_long_document_keeps_a_donor_after_the_others_have_ended():
     short, long = documents(WINDOW + 2, 6 * WINDOW)
     swapped = measure(model, [short, long], memory="swapped").documents[1].nll
     assert swapped != pytest.approx(measure(model, [long]).documents[0].nll, abs=1e-6)
-    # The short document ended after its first window: all later windows are read with that one's memory.
+    # The short document ended after its first window: all later windows are scored with that memory.
     with torch.no_grad():
         memory = model(short.ids[None, :WINDOW].long(), use_cache=False).state
         expected = score_by_hand(model.backbone, long, WINDOW, 0)[:WINDOW].sum()
@@ -211,7 +200,7 @@ def test_what_cannot_be_swapped_is_refused():
 
 def test_wrong_arguments_are_refused():
     model = recurrent("pooled")
-    with pytest.raises(ValueError, match="memory='other' is not known"):
+    with pytest.raises(ValueError, match="memory='other': it is not known"):
         measure(model, DOCUMENTS, memory="other")
     with pytest.raises(ValueError, match="nothing to score"):
         measure(model, documents(1, 1))
@@ -290,31 +279,7 @@ def test_counts_keep_their_proportion_where_tokens_do_not_give_the_text_back():
     assert cut.bytes == pytest.approx(20, abs=1)
 
 
-# --- comparisons -----------------------------------------------------------------------------------
-
-
-def measures_of(*scores):
-    documents = tuple(DocumentScore(f"d{i}", nll, tokens, 1, 1) for i, (nll, tokens) in enumerate(scores))
-    return Measures(documents, Curve((), ()), Curve((), ()), 1.0, 0, 10, 0)
-
-
-def test_paired_difference_and_its_error():
-    first, second = measures_of((10.0, 5), (40.0, 5)), measures_of((9.0, 5), (37.0, 5))
-    difference = paired_difference(first, second)
-    assert difference.mean == pytest.approx(0.4)
-    # per document 0.2 and 0.6 nats per token: standard error of the mean of two
-    assert difference.standard_error == pytest.approx(0.2)
-    assert first.standard_error == pytest.approx(3.0)
-    assert paired_difference(measures_of((1.0, 5)), measures_of((1.0, 5))).standard_error is None
-    with pytest.raises(ValueError, match="different documents"):
-        paired_difference(first, measures_of((9.0, 5), (37.0, 6)))
-
-
-def test_context_recovered():
-    window, recurrent, full = measures_of((30.0, 10)), measures_of((25.0, 10)), measures_of((20.0, 10))
-    assert context_recovered(window, recurrent, full) == pytest.approx(0.5)
-    assert context_recovered(window, recurrent, None) is None
-    assert context_recovered(full, recurrent, window) is None
+# --- longer contexts ---------------------------------------------------------------------------------
 
 
 def test_full_context_is_the_backbones_or_the_cap():
@@ -327,16 +292,3 @@ def test_full_context_is_the_backbones_or_the_cap():
     assert measure(longest, documents(60)).nll == pytest.approx(
         score_by_hand(model.backbone, documents(60)[0], 64, 0).sum().item()
     )
-
-
-def test_infinite_perplexity_is_no_error():
-    assert measures_of((1e6, 2)).word_perplexity == math.inf
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems only know the peak of all time")
-def test_peak_memory_is_what_came_on_top():
-    with peak_memory(torch.device("cpu")) as peak:
-        torch.ones(50_000_000)
-        assert 180e6 < peak() < 300e6
-    with peak_memory(torch.device("cpu")) as peak:
-        assert peak() < 100e6

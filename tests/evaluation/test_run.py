@@ -1,73 +1,16 @@
-import json
-import random
-from xml.etree import ElementTree
+"""A window-recurrent model next to its controls."""
 
 import pytest
 import torch
-from rich.console import Console
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from window_models import backbone, recurrent
 
 from onward import add_recurrence
-from onward.data import Document
 from onward.data.tokens import tokenize
-from onward.evaluation import Row, at_overlap, evaluate, measure
-from onward.evaluation.report import (
-    COLUMNS,
-    markdown,
-    plot_by_flops,
-    plot_by_position,
-    refuse_other_results,
-    table,
-    write,
-)
-
-WORDS = [f"w{i}" for i in range(60)]
+from onward.evaluation import at_overlap, evaluate, measure
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    vocabulary = {"[UNK]": 0} | {word: i for i, word in enumerate(WORDS, start=1)}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
-
-
-@pytest.fixture(scope="module")
-def documents():
-    choose = random.Random(0)
-    return [Document(f"d{n}", " ".join(choose.choices(WORDS, k=n))) for n in (45, 8, 33, 70)]
-
-
-def backbone(positions=64):
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=positions, bos_token_id=0)
-    return GPT2LMHeadModel(config).double().eval()
-
-
-def recurrent(**fields):
-    return add_recurrence(backbone(), **{"window": 10, "hidden": [16], **fields})
-
-
-def shaken(model):
-    for parameter in model.carrier.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    return model
-
-
-@pytest.fixture(scope="module")
-def rows(tokenizer, documents, tmp_path_factory):
-    model = shaken(recurrent(carrier="spans", vectors=4, rank=4))
-    constant = shaken(add_recurrence(model.backbone, model.config.with_carrier("constant")))
-    folder = tmp_path_factory.mktemp("report")
-    found = evaluate(
-        model, documents, tokenizer=tokenizer, overlaps=[0, 3], constant=constant, out=folder, progress=False
-    )
-    return model, found, folder
-
-
-def test_every_overlap_has_the_model_and_its_controls(rows):
-    model, found, _ = rows
+def test_every_overlap_has_the_model_and_its_controls(window_rows):
+    model, found, _ = window_rows
     assert [(row.variant, row.window, row.overlap) for row in found] == [
         ("full context", 64, 32),
         *((v, 10, o) for o in (0, 3) for v in ("plain", "constant", "recurrent", "swapped")),
@@ -83,15 +26,15 @@ def test_every_overlap_has_the_model_and_its_controls(rows):
     assert model.config.overlap == 0 and model.config.pooled_positions == "all"
 
 
-def test_another_overlap_than_the_trained_one_is_marked(rows):
-    _, found, _ = rows
+def test_another_overlap_than_the_trained_one_is_marked(window_rows):
+    _, found, _ = window_rows
     for row in found:
         marked = any("trained with an overlap of 0" in note for note in row.notes)
         assert marked == (row.overlap == 3 and row.variant in ("constant", "recurrent", "swapped"))
 
 
-def test_rows_equal_measures_made_alone(rows, tokenizer, documents):
-    model, found, _ = rows
+def test_rows_equal_measures_made_alone(window_rows, tokenizer, documents):
+    model, found, _ = window_rows
     tokenized = tokenize(documents, tokenizer)
     with at_overlap(model, 3):
         assert model.config.pooled_positions == "before_next_window"
@@ -125,7 +68,7 @@ def test_without_a_longer_context_nothing_is_said_of_it(tokenizer, documents):
     assert all(row.context_recovered is None for row in found)
 
 
-def test_another_backbone_can_read_plain_windows(tokenizer, documents):
+def test_another_backbone_can_score_plain_windows(tokenizer, documents):
     other = backbone()
     torch.nn.init.normal_(other.transformer.wte.weight)
     found = evaluate(recurrent(), documents, tokenizer=tokenizer, plain_model=other, progress=False)
@@ -136,7 +79,7 @@ def test_another_backbone_can_read_plain_windows(tokenizer, documents):
 
 
 def test_wrong_controls_are_refused(tokenizer, documents):
-    with pytest.raises(ValueError, match="the constant control carries 'pooled'"):
+    with pytest.raises(ValueError, match="constant=.*: its carrier is 'pooled'"):
         evaluate(recurrent(), documents, tokenizer=tokenizer, constant=recurrent())
     with pytest.raises(ValueError, match="they must agree"):
         control = recurrent(carrier="constant", window=9)
@@ -149,77 +92,15 @@ def test_wrong_controls_are_refused(tokenizer, documents):
 
 def test_a_file_for_results_is_refused_at_once(tokenizer, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="notes.txt' is a file, and results go into a folder"):
+    with pytest.raises(ValueError, match="notes.txt': it is a file, and results go into a folder"):
         evaluate(recurrent(), [None], tokenizer=tokenizer, out=tmp_path / "notes.txt", progress=False)
 
 
-# --- reports ---------------------------------------------------------------------------------------
-
-
-def test_files_are_made_and_parse(rows):
-    _, found, folder = rows
-    results = json.loads((folder / "results.json").read_text())
-    assert {"command", "seed", "versions", "machine", "model", "documents", "rows"} <= set(results)
-    assert results["versions"]["torch"] and results["machine"]["processors"]
-    assert [row["variant"] for row in results["rows"]] == [row.variant for row in found]
-    first = results["rows"][1]
-    assert first["measures"]["word_perplexity"] == pytest.approx(found[1].measures.word_perplexity)
-    assert len(first["measures"]["by_position"]["means"]) == 10
-    assert len(first["measures"]["documents"]) == 4
-    for name in ("loss_by_position", "perplexity_by_flops"):
-        assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
-        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_what_is_lost_by_swapping_is_content(rows):
-    _, found, _ = rows
+def test_what_is_lost_by_swapping_is_content(window_rows):
+    _, found, _ = window_rows
     shares = {(row.variant, row.overlap): row.context_recovered for row in found}
     for row in found:
         if row.variant == "recurrent" and row.context_recovered is not None:
             assert row.by_content == pytest.approx(row.context_recovered - shares["swapped", row.overlap])
         else:
             assert row.by_content is None
-
-
-def test_markdown_is_a_table_with_notes(rows):
-    _, found, folder = rows
-    text = (folder / "table.md").read_text()
-    assert text == markdown(found)
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + len(found)
-    assert {line.count("|") for line in lines} == {len(COLUMNS) + 2}
-    assert "trained with an overlap of 0" in text
-
-
-def test_terminal_table_shows_every_row(rows, capsys):
-    _, found, _ = rows
-    Console(width=80).print(table(found, title="results"))
-    shown = capsys.readouterr().out
-    assert "…" not in shown
-    for variant in ("plain", "constant", "recurrent", "swapped", "full context"):
-        assert variant in shown
-
-
-def test_plots_tell_variants_apart_without_colour(rows):
-    _, found, _ = rows
-    measured = [row for row in found if row.measures]
-    panels = plot_by_position(measured).axes
-    assert [panel.get_title() for panel in panels] == ["overlap 0", "overlap 3"]
-    for panel in (*panels, *plot_by_flops(measured).axes):
-        styles = [(line.get_marker(), line.get_linestyle()) for line in panel.lines]
-        assert len(styles) >= 4 and len({marker for marker, _ in styles}) == len(styles)
-    assert min(panels[1].lines[0].get_xdata()) >= 3
-
-
-def test_rows_without_measures_are_reported(tmp_path):
-    write([Row("constant", 10, 0, notes=("not measured",))], tmp_path)
-    assert "not measured" in (tmp_path / "table.md").read_text()
-    assert json.loads((tmp_path / "results.json").read_text())["rows"][0]["measures"] is None
-
-
-def test_results_of_something_else_are_left_alone(tmp_path):
-    (tmp_path / "results.json").write_text('{"mine": 1}')
-    with pytest.raises(FileExistsError, match=r"results\.json is of something else"):
-        refuse_other_results(tmp_path)
-    (tmp_path / "results.json").write_text('{"rows": []}')
-    refuse_other_results(tmp_path)

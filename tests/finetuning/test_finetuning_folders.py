@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from damage import damage
-from test_finetuning_runs import SHORT, Killed
-from tiny_tasks import save_encoder, save_sentiment
+from tiny_tasks import SHORT, Killed, save_encoder, save_sentiment
 
 from onward.finetuning import FinetuningRecipe, compare, finetune, sweep
-from onward.finetuning.result import RESULT
-from onward.finetuning.run import _arguments, prepare, run
-from onward.training.checkpoints import all_checkpoints, alone_in
+from onward.finetuning.preparation import prepare
+from onward.finetuning.results import RESULT
+from onward.finetuning.run import _arguments, run
+from onward.training.checkpoints import all_checkpoints
+from onward.training.folders import alone_in
 from onward.utils.files import DamagedFile
 
 
@@ -67,9 +68,9 @@ def test_a_comparison_writes_over_no_other_results(place: Path, tmp_path: Path) 
 
 def test_no_folder_at_all(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="out='' names no folder"):
+    with pytest.raises(ValueError, match="out='': it names no folder"):
         go(place, "")
-    with pytest.raises(ValueError, match="out='' names no folder"):
+    with pytest.raises(ValueError, match="out='': it names no folder"):
         finetune(place / "bert", "sst2", "", recipe=SHORT, data=place / "sst2")
     assert not list(tmp_path.iterdir())
 
@@ -92,7 +93,10 @@ def test_a_second_sweep_changes_nothing(
 def test_damaged_records_are_named(place: Path, tmp_path: Path) -> None:
     found = go(place, tmp_path)
     result = found.results[0].path / RESULT
-    for file, message in ((result, "delete it, and its run is done again"), (tmp_path / "sweep.json", "put a copy")):
+    for file, message in (
+        (result, "delete it, and run the same command again"),
+        (tmp_path / "sweep.json", "put a copy"),
+    ):
         saved = file.read_text()
         for content in ("", "[]", "null", "{"):
             file.write_text(content)
@@ -116,7 +120,7 @@ def test_a_damaged_checkpoint_is_passed_over(place: Path, tmp_path: Path, monkey
         copy = tmp_path / name
         shutil.copytree(tmp_path / "killed", copy)
         damage(all_checkpoints(copy)[-1] / name, "flip", random.Random(0))
-        with pytest.warns(UserWarning, match=f"checkpoint-3/{name} is damaged.*goes on from checkpoint-2"):
+        with pytest.warns(UserWarning, match=f"checkpoint-3/{name} is damaged.*resumes from checkpoint-2"):
             assert run(setting, 1e-3, 1, copy).history == expected.history
 
 

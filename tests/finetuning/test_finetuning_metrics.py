@@ -11,10 +11,10 @@ from sklearn import metrics
 from tiny_tasks import tokenizer
 
 from onward.finetuning import TASKS, FinetuningRecipe
-from onward.finetuning.answers import best, exact_match, f1, normalize
 from onward.finetuning.data import TaskData
+from onward.finetuning.inputs import Sentences
 from onward.finetuning.metrics import METRICS, measure
-from onward.finetuning.prepared import Sentences
+from onward.finetuning.squad import best, exact_match, f1, normalize
 from onward.finetuning.tasks import task_of
 
 # 3 true positives, 2 false negatives, 1 false positive, 4 true negatives

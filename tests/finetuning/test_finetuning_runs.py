@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_tasks import KINDS, NAMES, PLACES, save_encoder, save_sentiment
-from transformers import AutoModelForSequenceClassification, TrainerCallback, set_seed
+from tiny_tasks import KINDS, NAMES, PLACES, SHORT, Killed, save_encoder, save_sentiment
+from transformers import AutoModelForSequenceClassification, set_seed
 
 from onward.finetuning import TASKS, FinetuningRecipe, RunResult, finetune
-from onward.finetuning.loading import load
-from onward.finetuning.result import RESULT
-from onward.finetuning.run import prepare, run
+from onward.finetuning.preparation import load, prepare
+from onward.finetuning.results import RESULT
+from onward.finetuning.run import run
 from onward.training.checkpoints import last_checkpoint
 
 LEARNS = FinetuningRecipe(epochs=6, batch_size=8, max_length=32)
-SHORT = FinetuningRecipe(epochs=1, batch_size=8, max_length=32, train_examples=16)
 
 
 @pytest.fixture(scope="module")
@@ -69,19 +68,6 @@ def test_a_run_is_the_same_when_run_again_and_another_with_another_seed(tmp_path
     histories = [[entry["loss"] for entry in result.history] for result in results]
     assert histories[0] == histories[1] != histories[2]
     assert results[0].metrics == results[1].metrics
-
-
-class Killed(TrainerCallback):
-    def __init__(self, step: int):
-        self.step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step + 1:  # when a checkpoint of `step` is on the disk
-            raise KeyboardInterrupt
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:  # the last one
-            raise KeyboardInterrupt
 
 
 def kill_after(step: int, *options: Any) -> None:
@@ -200,7 +186,7 @@ def test_questions_are_answered(place: Path, tmp_path: Path, kind: str) -> None:
         ({"learning_rate": 0.0}, r"learning_rate=0.0: it must be a number above 0"),
         ({"learning_rate": float("nan")}, r"learning_rate=nan"),
         ({"task": "sst"}, r"no task 'sst': did you mean 'sst2'"),
-        ({"recipe": FinetuningRecipe(max_length=65)}, r"max_length=65 is more than the 64 positions of bert"),
+        ({"recipe": FinetuningRecipe(max_length=65)}, r"max_length=65: it is more than the 64 positions of bert"),
         ({"split": "train"}, r"split='train': models are scored on"),
     ],
 )

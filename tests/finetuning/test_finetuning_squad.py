@@ -80,7 +80,7 @@ def test_windows_cover_the_context_and_share_the_overlap() -> None:
 
 def test_a_question_that_leaves_no_room() -> None:
     row = example("anna went home", "anna", "who was in the ship " * 5)
-    with pytest.raises(ValueError, match="question '0' has 25 tokens, and of max_length=32 leaves 4 for its context"):
+    with pytest.raises(ValueError, match="max_length=32: question '0' has 25 tokens, which leaves 4 for its context"):
         list(features([row], tokenizer(), max_length=32, overlap=10))
 
 

@@ -18,8 +18,8 @@ from tiny_tasks import save_encoder, save_sentiment
 
 from onward.finetuning import FinetuningRecipe, Summary, Sweep, compare, summarize, sweep
 from onward.finetuning.report import markdown
-from onward.finetuning.result import RESULT
-from onward.training.many_runs import RunsProgress
+from onward.finetuning.results import RESULT
+from onward.training.progress import RunsProgress
 
 RECIPE = FinetuningRecipe(epochs=1, batch_size=8, max_length=16, train_examples=16)
 RATES = (1e-4, 1e-3)
@@ -142,8 +142,8 @@ def test_weights_that_were_not_saved_cannot_be_had_later(place: Path, whole: Swe
     ("changes", "message"),
     [
         ({"seeds": 0}, "seeds=0: .* at least 1"),
-        ({"learning_rates": []}, "learning_rates is empty"),
-        ({"learning_rates": [1e-5, -1e-5]}, "learning_rate=-1e-05: it must be a number above 0"),
+        ({"learning_rates": []}, "learning_rates=\\[\\]: it is empty"),
+        ({"learning_rates": [1e-5, -1e-5]}, "learning_rates=-1e-05: it must be a number above 0"),
     ],
 )
 def test_sweeps_that_cannot_be(place: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from processes import on_two_processes
 from systems import HEADS, examples
-from test_block_processes import on_two_processes
 from transformers import Trainer, TrainingArguments
 
 

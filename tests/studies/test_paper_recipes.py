@@ -28,8 +28,8 @@ from transformers import (
 from onward.data import load_corpus
 from onward.data.vocabularies import byte_tokenizer
 from onward.models.block_recurrent.configuration_block_recurrent import BASE
-from onward.training.claiming import RUN
-from onward.training.many_runs import RunsProgress
+from onward.training.folders import RUN
+from onward.training.progress import RunsProgress
 from onward_studies import STUDIES
 from onward_studies.block_recurrent.runs import BlockSizes
 from onward_studies.engine.study import MODEL, Run, Setting, Study, conduct

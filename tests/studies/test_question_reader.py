@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from onward.data.questions import EncodedQuestion, Question
-from onward.finetuning.run import FineTuner
+from onward.finetuning.trainer import FineTuner
 from onward.models.window_recurrent import CARRIERS
 from onward_studies.questions import reader as question_reader
 from onward_studies.questions.plans import roberta

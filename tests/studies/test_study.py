@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from scipy.stats import t
 
 import onward
-from onward.training.checkpoints import alone_in
-from onward.training.many_runs import RunsProgress
+from onward.training.folders import alone_in
+from onward.training.progress import RunsProgress
 from onward.utils.files import DamagedFile
 from onward_studies import STUDIES
 from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, students_t, verdict
@@ -167,7 +167,7 @@ def test_models_of_something_else_are_left_alone(tmp_path: Path, monkeypatch: py
     with pytest.raises(FileExistsError, match=r"square-3 holds model, which is no run of onward's"):
         conduct(study, study.setting(), tmp_path, progress=False)
     monkeypatch.chdir(tmp_path / "laptop")
-    with pytest.raises(ValueError, match="out='' names no folder"):
+    with pytest.raises(ValueError, match="out='': it names no folder"):
         conduct(study, study.setting(), "", progress=False)
     assert not done and not list(mine.iterdir())
 
@@ -184,7 +184,7 @@ def test_what_is_done_elsewhere_is_not_left_to_do(tmp_path: Path, monkeypatch: p
     real = RunsProgress.start_run
 
     def start_run(self: RunsProgress, *given: Any) -> None:
-        displays.append((self, self.done_before, self.tokens_before))
+        displays.append((self, self.done_before_run, self.done_at_start))
         real(self, *given)
 
     monkeypatch.setattr(RunsProgress, "start_run", start_run)
@@ -194,7 +194,7 @@ def test_what_is_done_elsewhere_is_not_left_to_do(tmp_path: Path, monkeypatch: p
     assert done == ["square-1", "square-3", "total"]
     # Sizes are 1, 2, 3, and 1 of the total: 2 were done elsewhere, at no one's speed.
     assert [(before, not_ours) for _, before, not_ours in displays] == [(0, 0), (3, 2), (6, 2)]
-    assert displays[0][0].done_before == displays[0][0].total == 7
+    assert displays[0][0].done_before_run == displays[0][0].total == 7
 
 
 def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState
-from test_block_processes import on_two_processes
+from processes import on_two_processes
 
 from onward_studies import STUDIES
 from onward_studies.engine.study import conduct

@@ -1,4 +1,4 @@
-"""Tiny encoders with a tokenizer of a few words, and tasks that they can learn."""
+"""Tiny encoders with a tokenizer of a few words, tasks that they can learn, and runs that are killed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast, TrainerCallback
 
 from onward import RecurrentBertConfig, RecurrentBertForMaskedLM
+from onward.finetuning import FinetuningRecipe
 
 WORDS = ["the", "a", "sea", "ship", "man", "boy", "old", "long", "was", "is", "went", "home", "to", "in", "and", "who"]
 NAMES = ["anna", "bert", "carl", "dora", "emil", "frida"]
@@ -60,3 +61,19 @@ def save_sentiment(folder: Path, train: int = 96, held: int = 48) -> Path:
             lines.append(f"{' '.join(words)} \t{i % 2}")
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
+
+
+SHORT = FinetuningRecipe(epochs=1, batch_size=8, max_length=32, train_examples=16)
+
+
+class Killed(TrainerCallback):
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step + 1:  # when a checkpoint of `step` is on the disk
+            raise KeyboardInterrupt
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:  # the last one
+            raise KeyboardInterrupt

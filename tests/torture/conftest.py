@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_training import in_a_process
+from processes import in_a_process
 from tortured import Tortured, tortured
 
 

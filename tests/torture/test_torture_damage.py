@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from damage import KINDS as DAMAGES
 from damage import damage
-from test_training import in_a_process
+from processes import in_a_process
 
 from onward.training.checkpoints import all_checkpoints
 from onward.utils.files import DamagedFile

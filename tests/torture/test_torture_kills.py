@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from test_training import in_a_process
+from processes import in_a_process
 
 KINDS = ("window", "block", "masked", "sweep", "study")
 KILLS = int(os.environ.get("ONWARD_KILLS", "40"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from power import FAILED, run_until_it_fails
-from test_training import in_a_process
+from processes import in_a_process
 
 KINDS = ("window", "block", "masked", "sweep", "study")
 FAILURES = int(os.environ.get("ONWARD_POWER_FAILURES", "60"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import block_runs
 import masked_runs
-import test_training
+import window_runs
 from small_models import byte_tokenizer
 from tiny_tasks import save_encoder, save_sentiment
 
@@ -71,10 +71,10 @@ def tortured(place: Path) -> dict[str, Tortured]:
     """`place` is for what they read."""
     save_encoder(place / "bert", hidden_size=16)
     save_sentiment(place / "sst2", held=24)
-    words = test_training.word_tokenizer()
+    words = window_runs.word_tokenizer()
     blocks = partial(block_runs.run, tokenizer=byte_tokenizer(), segments_at_once=2, **block_runs.LONG)
     return {
-        "window": Tortured(partial(test_training.run, tokenizer=words, changes=test_training.LONG), _training),
+        "window": Tortured(partial(window_runs.run, tokenizer=words, changes=window_runs.LONG), _training),
         "block": Tortured(blocks, _training),
         "masked": Tortured(partial(masked_runs.run, save_every_tokens=100), _training),
         "sweep": Tortured(partial(_sweep_in, place), _sweep),

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from block_runs import LONG, exact_model, run
+from processes import on_two_processes
 from small_models import byte_tokenizer
-from test_block_processes import on_two_processes
-from test_training import losses
+from training_runs import losses
 from transformers import TrainerCallback
 
 from onward.training import RecurrentTrainer
 from onward.training import checkpoints as on_disk
+from onward.training.folders import alone_in
 from onward.utils import processes
 
 
@@ -49,7 +50,7 @@ def test_a_lost_process_is_named_and_the_same_command_goes_on(tokenizer, tmp_pat
     assert on_two_processes(partial(lose_one, tmp_path / "two", tokenizer, told)) == [3, -signal.SIGKILL]
     last = on_disk.last_checkpoint(tmp_path / "two")
     assert "process 1 of this run does not answer process 0" in told.read_text()
-    assert f"Run the same command again to go on from the last complete checkpoint, {last}" in told.read_text()
+    assert f"Run the same command again: the last complete checkpoint is {last}" in told.read_text()
     result = run(tmp_path / "two", tokenizer, exact_model(), **LONG)
     assert losses(result) == pytest.approx(losses(expected), abs=1e-6)
 
@@ -64,7 +65,7 @@ def be_refused(folder: Path, tokenizer):
 
 
 def test_where_the_first_is_refused_all_are(tokenizer, tmp_path):
-    with on_disk.alone_in(tmp_path):
+    with alone_in(tmp_path):
         assert on_two_processes(partial(be_refused, tmp_path, tokenizer)) == [4, 5]
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 

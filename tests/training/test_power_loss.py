@@ -1,4 +1,4 @@
-"""The power fails, and what was not synced is gone: the same command goes on from what was saved."""
+"""The power fails, and what was not synced is gone: the same command resumes from what was saved."""
 
 import os
 from functools import partial
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from power import FAILED, run_until_it_fails
-from test_training import LONG, in_a_process, make_model, run, same, tokenizer, uninterrupted  # noqa: F401
+from processes import in_a_process
+from training_runs import same
+from window_runs import LONG, documents, make_model, run
 
 from onward.data.token_files import tokenize_into
 from onward.training import RecurrentTrainer
@@ -23,7 +25,7 @@ def fails(root: Path, renames: int, left: Path, names_kept: bool, work) -> None:
 
 @pytest.mark.parametrize("names_kept", [True, False])
 @pytest.mark.parametrize("renames", [7, 16])
-def test_a_run_goes_on_from_what_was_synced(uninterrupted, tokenizer, tmp_path, renames, names_kept):  # noqa: F811
+def test_a_run_goes_on_from_what_was_synced(uninterrupted, tokenizer, tmp_path, renames, names_kept):
     work = partial(run, tmp_path / "disk" / "run", tokenizer, None, LONG)
     fails(tmp_path / "disk", renames, tmp_path / "left", names_kept, work)
     model = make_model(seed=1)
@@ -32,7 +34,7 @@ def test_a_run_goes_on_from_what_was_synced(uninterrupted, tokenizer, tmp_path, 
 
 
 @pytest.mark.parametrize("names_kept", [True, False])
-def test_what_a_run_says_is_saved_is_there(uninterrupted, tokenizer, tmp_path, monkeypatch, names_kept):  # noqa: F811
+def test_what_a_run_says_is_saved_is_there(uninterrupted, tokenizer, tmp_path, monkeypatch, names_kept):
     work = partial(run, tmp_path / "disk" / "run", tokenizer, None, LONG)
     fails(tmp_path / "disk", 10_000, tmp_path / "left", names_kept, work)
     monkeypatch.setattr(RecurrentTrainer, "train", None)
@@ -42,9 +44,7 @@ def test_what_a_run_says_is_saved_is_there(uninterrupted, tokenizer, tmp_path, m
     assert (tmp_path / "left" / "run" / "tokenizer.json").stat().st_size > 0
 
 
-def write_all(folder: Path, tokenizer) -> None:  # noqa: F811
-    from test_training import documents
-
+def write_all(folder: Path, tokenizer) -> None:
     make_folder(folder / "a" / "b")
     write_json(folder / "a" / "b" / "facts.json", {"one": 1})
     write_text(folder / "a" / "text.md", "text")
@@ -67,7 +67,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("names_kept", [True, False])
-def test_files_that_were_written_are_on_the_disk(tokenizer, tmp_path, names_kept):  # noqa: F811
+def test_files_that_were_written_are_on_the_disk(tokenizer, tmp_path, names_kept):
     fails(tmp_path / "disk", 10_000, tmp_path / "left", names_kept, partial(write_all, tmp_path / "disk", tokenizer))
     assert contents(tmp_path / "left") == contents(tmp_path / "disk")
     assert len(contents(tmp_path / "disk")) == 7
@@ -89,7 +89,7 @@ def test_the_simulation_loses_what_is_not_synced(tmp_path):
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o027])
-def test_files_of_a_run_have_the_usual_rights(tokenizer, tmp_path, mask):  # noqa: F811
+def test_files_of_a_run_have_the_usual_rights(tokenizer, tmp_path, mask):
     before = os.umask(mask)
     try:
         run(tmp_path / "run", tokenizer, None, {"max_tokens": 100})

@@ -5,26 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_training import (
-    LONG,
-    RecurrentTrainer,
-    _interrupt_after,
-    documents,
-    killed_while,
-    make_model,
-    recipe,
-    run,
-    same,
-    tokenizer,  # noqa: F401
-)
+from processes import killed_while
+from training_runs import interrupt_after, same
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
+from window_runs import LONG, documents, make_model, recipe, run
 
 from onward import add_recurrence
 from onward.cli import app
-from onward.training import checkpoints as on_disk
-from onward.training import train
-from onward.training.claiming import RUN
+from onward.training import RecurrentTrainer, train
+from onward.training.folders import RUN, alone_in
 from onward.utils.files import DamagedFile
 from onward.utils.safe_json import read_json, write_json
 
@@ -44,17 +34,17 @@ def snapshot(folder: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def stopped(tokenizer, tmp_path_factory):  # noqa: F811
+def stopped(tokenizer, tmp_path_factory):
     """One that has ended, and one that was killed long after its best step."""
     folder = tmp_path_factory.mktemp("stopped")
     model = make_model()
     expected = run(folder / "whole", tokenizer, model, WORSENING)
     assert expected.best_step < 8, "the test is about an early best"
-    killed_while(lambda: (_interrupt_after(9), run(folder / "killed", tokenizer, None, WORSENING)))
+    killed_while(lambda: (interrupt_after(9), run(folder / "killed", tokenizer, None, WORSENING)))
     return folder, model, expected
 
 
-def test_a_run_that_is_moved_saves_its_best_model(stopped, tokenizer, tmp_path):  # noqa: F811
+def test_a_run_that_is_moved_saves_its_best_model(stopped, tokenizer, tmp_path):
     folder, expected_model, expected = stopped
     moved = tmp_path / "elsewhere" / "moved"
     shutil.copytree(folder / "killed", moved)
@@ -77,7 +67,7 @@ def test_checkpoints_name_no_folder(stopped):
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_the_best_is_not_replaced_by_the_last(stopped, tokenizer, tmp_path, how):  # noqa: F811
+def test_the_best_is_not_replaced_by_the_last(stopped, tokenizer, tmp_path, how):
     folder, _, expected = stopped
     shutil.copytree(folder / "killed", tmp_path / "run")
     best = tmp_path / "run" / f"checkpoint-{expected.best_step}"
@@ -104,11 +94,11 @@ def test_the_best_is_not_replaced_by_the_last(stopped, tokenizer, tmp_path, how)
 
 
 @pytest.mark.parametrize("exported", [{}, {"RANK": "1"}, {"RANK": "1", "WORLD_SIZE": "1"}])
-def test_whoever_is_refused_changes_nothing(tokenizer, tmp_path, monkeypatch, exported):  # noqa: F811
+def test_whoever_is_refused_changes_nothing(tokenizer, tmp_path, monkeypatch, exported):
     for name, value in exported.items():
         monkeypatch.setenv(name, value)
     write_json(tmp_path / RUN, {"recipe.seed": 7, "training documents": "of the first"})
-    with on_disk.alone_in(tmp_path):
+    with alone_in(tmp_path):
         before = snapshot(tmp_path)
         with pytest.raises(FileExistsError, match="another process is training in"):
             run(tmp_path, tokenizer)
@@ -120,18 +110,18 @@ def test_whoever_is_refused_changes_nothing(tokenizer, tmp_path, monkeypatch, ex
 
 
 @pytest.fixture
-def backbone(tokenizer, tmp_path):  # noqa: F811
+def backbone(tokenizer, tmp_path):
     make_model().backbone.save_pretrained(tmp_path / "backbone")
     tokenizer.save_pretrained(tmp_path / "backbone")
     return tmp_path / "backbone"
 
 
-def train_it(backbone, out, tokenizer):  # noqa: F811
+def train_it(backbone, out, tokenizer):
     model = add_recurrence(AutoModelForCausalLM.from_pretrained(backbone), window=8, hidden=[16])
     return train(model, documents(), documents(2), tokenizer, out, recipe(max_tokens=48), progress=False)
 
 
-def test_a_backbone_is_never_written_over(backbone, tokenizer, tmp_path):  # noqa: F811
+def test_a_backbone_is_never_written_over(backbone, tokenizer, tmp_path):
     before = snapshot(backbone)
     (tmp_path / "link").symlink_to(backbone)
     for out in (backbone, tmp_path / "link", str(backbone) + "/"):
@@ -148,7 +138,7 @@ def test_a_backbone_is_never_written_over(backbone, tokenizer, tmp_path):  # noq
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"])
-def test_files_of_others_are_left_alone(tokenizer, tmp_path, name):  # noqa: F811
+def test_files_of_others_are_left_alone(tokenizer, tmp_path, name):
     (tmp_path / name).write_text("mine")
     before = snapshot(tmp_path)
     with pytest.raises(FileExistsError, match=f"holds {name}, which is no run of onward's"):
@@ -156,16 +146,16 @@ def test_files_of_others_are_left_alone(tokenizer, tmp_path, name):  # noqa: F81
     assert snapshot(tmp_path) == before
 
 
-def test_another_programs_run_json_is_left_alone(tokenizer, tmp_path):  # noqa: F811
+def test_another_programs_run_json_is_left_alone(tokenizer, tmp_path):
     (tmp_path / RUN).write_text('{"mine": 1}')
     with pytest.raises(FileExistsError, match="is no run of onward's"):
         run(tmp_path, tokenizer)
     assert (tmp_path / RUN).read_text() == '{"mine": 1}'
 
 
-def test_no_folder_at_all(tokenizer, tmp_path, monkeypatch):  # noqa: F811
+def test_no_folder_at_all(tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="output_dir='' names no folder"):
+    with pytest.raises(ValueError, match="output_dir='': it names no folder"):
         run("", tokenizer)
     assert os.listdir() == []
     assert run(".", tokenizer, None, {"max_tokens": 48}).path == tmp_path
@@ -188,7 +178,7 @@ def test_a_controls_folder_is_refused_before_the_first_run(backbone, tmp_path):
     assert snapshot(tmp_path / "runs" / "constant") == before and os.listdir(tmp_path / "runs") == ["constant"]
 
 
-def test_what_else_is_in_the_folder_stays_as_it_is(tokenizer, tmp_path):  # noqa: F811
+def test_what_else_is_in_the_folder_stays_as_it_is(tokenizer, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "notes.txt").chmod(0o600)
     (tmp_path / "README.md").write_text("mine, too")
@@ -201,7 +191,7 @@ def test_what_else_is_in_the_folder_stays_as_it_is(tokenizer, tmp_path):  # noqa
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}"])
-def test_a_damaged_record_is_named(stopped, tokenizer, tmp_path, content):  # noqa: F811
+def test_a_damaged_record_is_named(stopped, tokenizer, tmp_path, content):
     folder, expected_model, expected = stopped
     shutil.copytree(folder / "killed", tmp_path / "killed")
     (tmp_path / "killed" / RUN).write_text(content)
@@ -218,7 +208,7 @@ def test_a_damaged_record_is_named(stopped, tokenizer, tmp_path, content):  # no
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_damaged_result_is_named(stopped, tokenizer, tmp_path, name):  # noqa: F811
+def test_a_damaged_result_is_named(stopped, tokenizer, tmp_path, name):
     folder, _, _ = stopped
     shutil.copytree(folder / "whole", tmp_path / "run")
     file = tmp_path / "run" / name
@@ -229,7 +219,7 @@ def test_a_damaged_result_is_named(stopped, tokenizer, tmp_path, name):  # noqa:
         run(tmp_path / "run", tokenizer, None, WORSENING)
 
 
-def test_a_result_without_hashes_is_loaded(stopped, tokenizer, tmp_path, monkeypatch):  # noqa: F811
+def test_a_result_without_hashes_is_loaded(stopped, tokenizer, tmp_path, monkeypatch):
     folder, expected_model, expected = stopped
     shutil.copytree(folder / "whole", tmp_path / "run")
     saved = read_json(tmp_path / "run" / "training.json")

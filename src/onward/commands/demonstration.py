@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from .. import WindowRecurrenceConfig, add_recurrence
 from ..data import Corpus, Document, load_corpus
 from ..data.tokens import TokenizedDocument, tokenize
-from ..evaluation.perplexity import paired_difference
+from ..evaluation.measures import paired_difference
 from ..evaluation.report import Row
 from ..evaluation.run import evaluate
 from ..models.pretrained import load_backbone

@@ -64,7 +64,7 @@ def tables(found: Diagnostics) -> list[Table]:
     made = [losses(found)]
     if found.gates:
         made.append(gates(found))
-    if found.readings:
+    if found.state_use:
         made.append(readings(found))
     return [*made, by_distance(found)]
 
@@ -78,7 +78,7 @@ def new_table(title: str, *columns: str, words: int = 1) -> Table:
 
 
 def losses(found: Diagnostics) -> Table:
-    from ..evaluation.report import short
+    from ..evaluation.report import short_perplexity as short
 
     table = new_table("The text", "states", "bits/token", "bits/byte", "word perplexity")
     for memory, measures in found.losses.items():
@@ -97,8 +97,8 @@ def gates(found: Diagnostics) -> Table:
 
 def readings(found: Diagnostics) -> Table:
     table = new_table("What tokens read in the states", "layer", "size against self-attention's", "spread over states")
-    for layer, reading in found.readings.items():
-        table.add_row(str(layer), f"{reading.size:.3f}", number(reading.spread, ".3f"))
+    for layer, use in found.state_use.items():
+        table.add_row(str(layer), f"{use.size:.3f}", number(use.spread, ".3f"))
     return table
 
 

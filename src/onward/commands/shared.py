@@ -149,7 +149,7 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
     from .. import BlockRecurrentForCausalLM, add_recurrence
     from ..models.pretrained import load_backbone
     from ..models.window_recurrent import WindowRecurrentModel
-    from ..training.record import LOADED, refuse_damaged
+    from ..training.results import LOADED, refuse_damaged
 
     refuse_encoder(name)
     if is_preset(name):

@@ -188,7 +188,7 @@ def run(name: str, model: Any, texts: Any, tokenizer: Any, folder: Path, recipe:
     """Trains, and says what is trained, whether it had been before, and how good it is."""
     from ..data.tokens import tokenize
     from ..training import train as run
-    from ..training.record import RESULT
+    from ..training.folders import RESULT
 
     say(f"{name}, into {folder}")
     had_ended = (folder / RESULT).is_file()

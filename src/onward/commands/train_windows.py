@@ -14,7 +14,7 @@ def train_windows(given: dict[str, Any]) -> None:
     from .. import WindowRecurrenceConfig, add_recurrence
     from ..models.checking import OURS
     from ..models.pretrained import load_backbone, model_type_of
-    from ..training.claiming import refuse_folders
+    from ..training.folders import refuse_folders
 
     names = ("carrier", "window", "overlap", "vectors", "residual")
     fields = {name: given[name] for name in names if name in given}

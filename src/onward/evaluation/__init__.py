@@ -1,3 +1,5 @@
+"""Perplexity of whole documents, what a memory is worth next to its controls, and what a token costs."""
+
 from .cost import (
     BlockCost,
     Cost,
@@ -7,23 +9,19 @@ from .cost import (
     counted_flops_per_token,
     formula_flops_per_token,
 )
-from .perplexity import (
+from .measures import (
     Curve,
     Difference,
     DocumentScore,
     Measures,
-    NothingToSwap,
     context_recovered,
-    full_context,
-    measure,
-    measure_memories,
     paired_difference,
-    plain,
     word_perplexity,
 )
-from .report import Row
+from .perplexity import full_context, measure, measure_memories, plain
+from .rows import Row, at_overlap
 from .run import evaluate
-from .window_rows import at_overlap
+from .scoring import NothingToSwap
 
 __all__ = [
     "BlockCost",

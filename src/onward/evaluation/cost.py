@@ -1,4 +1,4 @@
-"""What reading a token costs: by the paper's formula, and counted in a real step."""
+"""What a token costs: by the paper's formula, and counted in a real step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from ..models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM
-from ..models.window_recurrent import WindowRecurrentForCausalLM, WindowRecurrentModel
+from ..models.window_recurrent import WindowRecurrentForCausalLM
 from ..models.window_recurrent.insertion import attending_eagerly, backbone_layers
 from ..ops import windows
-from .perplexity import plain
+from .perplexity import backbone_of, plain
+
+
+def parameter_count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# --- windows ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -31,17 +38,16 @@ class Cost:
 
 
 def cost(model: WindowRecurrentForCausalLM) -> Cost:
-    """What a model costs with the window and overlap of its configuration."""
+    """The cost of a model with the window and overlap of its configuration."""
     window, overlap = model.config.window, model.config.overlap
     counted = counted_flops_per_token(model)
     carries = model.config.carrier != "none"
-    alone = counted_flops_per_token(plain(model, window, overlap)) if carries else counted
     return Cost(
         formula=formula_flops_per_token(model, window, overlap),
         counted=counted,
-        counted_plain=alone,
-        parameters=_size(model),
-        parameters_added=_size(model.carrier),
+        counted_plain=counted_flops_per_token(plain(model, window, overlap)) if carries else counted,
+        parameters=parameter_count(model),
+        parameters_added=parameter_count(model.carrier),
     )
 
 
@@ -52,24 +58,19 @@ def formula_flops_per_token(model: PreTrainedModel, window: int, overlap: int = 
     and the recurrence module are left out.
     """
     windows.check(window, overlap)
-    backbone = model.backbone if isinstance(model, WindowRecurrentModel) else model
+    backbone = backbone_of(model)
     config = backbone.config.get_text_config()
-    width, count = config.hidden_size, config.num_hidden_layers
-    per_input = 2 * layer_weights(backbone) + 2 * count * window * width
+    layers = backbone_layers(backbone.base_model, config.num_hidden_layers)
+    weights = sum(p.numel() for p in layers.parameters() if p.dim() > 1)
+    per_input = 2 * weights + 2 * config.num_hidden_layers * window * config.hidden_size
     return per_input * window / (window - overlap)
-
-
-def layer_weights(backbone: PreTrainedModel) -> int:
-    """How many weights the matrices of a backbone's layers have."""
-    layers = backbone_layers(backbone.base_model, backbone.config.get_text_config().num_hidden_layers)
-    return sum(p.numel() for p in layers.parameters() if p.dim() > 1)
 
 
 @torch.no_grad()
 def counted_flops_per_token(model: WindowRecurrentForCausalLM) -> float:
     """FLOPs per new token of a document's second window, the first one with a memory, for one row.
 
-    Attention is counted as if every token attended to the whole window, as it is computed without special
+    Attention is counted as if every token attended to the whole window, which is how it is computed without special
     kernels.
     """
     window, overlap = model.config.window, model.config.overlap
@@ -77,7 +78,7 @@ def counted_flops_per_token(model: WindowRecurrentForCausalLM) -> float:
     training = model.training
     model.eval()
     try:
-        # Torch counts nothing for sdpa on the CPU.
+        # torch counts sdpa on the CPU as 0.
         with attending_eagerly(model.backbone.base_model):
             state = model(ids[:, :window], use_cache=False, logits_to_keep=1).state
             with FlopCounterMode(display=False) as counter:
@@ -87,7 +88,7 @@ def counted_flops_per_token(model: WindowRecurrentForCausalLM) -> float:
     return counter.get_total_flops() / (window - overlap)
 
 
-# --- blocks ----------------------------------------------------------------------------------------
+# --- blocks -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class BlockCost:
 
 
 def block_cost(model: BlockRecurrentForCausalLM) -> BlockCost:
-    parameters = _size(model)
+    parameters = parameter_count(model)
     embeddings = model.model.embed_tokens.weight.numel()
     if not model.config.tie_word_embeddings:
         embeddings += model.lm_head.weight.numel()
@@ -109,7 +110,8 @@ def block_cost(model: BlockRecurrentForCausalLM) -> BlockCost:
 def block_flops_per_token(config: BlockRecurrentConfig) -> float:
     """FLOPs per token of a whole block, far enough into a document that the window and the memory are full.
 
-    Counted where tensors have shapes and no values: that takes neither time nor memory, and all attention counts.
+    Counted on the meta device, where tensors have shapes but no values: this takes neither time nor memory, and all
+    attention is counted.
     """
     with torch.device("meta"):
         model = BlockRecurrentForCausalLM(config).eval()
@@ -120,7 +122,3 @@ def block_flops_per_token(config: BlockRecurrentConfig) -> float:
     with FlopCounterMode(display=False) as counter:
         model(ids, state=state)
     return counter.get_total_flops() / config.window
-
-
-def _size(module: torch.nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,180 +19,114 @@ from ..utils.markdown import markdown_table
 from ..utils.provenance import provenance
 from ..utils.safe_json import read_json, without_infinities
 from . import plots
-from .cost import BlockCost, Cost
-from .perplexity import Difference, Measures
-from .plots import plot_by_distance, plot_by_flops, plot_by_position
+from .measures import Difference
+from .rows import Row
+
+# --- columns ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Row:
-    """One model read in one way. Without `measures`, `notes` say why, and what to do."""
+class Column:
+    title: str  # in table.md
+    attribute: str  # of a row; the cell is empty where it is None
+    form: str | Callable[[Any], str] = ""
+    short_title: str = ""  # on a terminal of 80 columns; columns without one are not shown there
 
-    variant: str
-    window: int
-    overlap: int
-    measures: Measures | None = None
-    cost: Cost | BlockCost | None = None
-    context_recovered: float | None = None
-    by_content: float | None = None  # how much of it is lost with another document's memory
-    gain: Difference | None = None  # over plain windows of the same overlap, or over ablated states
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls, variant: str, measures: Measures, cost: Cost | BlockCost, notes: tuple[str, ...] = (), **more: Any
-    ) -> Row:
-        return cls(variant, measures.window, measures.overlap, measures, cost, notes=notes, **more)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything there is to know, as JSON takes it."""
-        values = {**asdict(self), "measures": _measures_as_dict(self.measures)}
-        if isinstance(self.cost, Cost):
-            values["cost"]["counted_added"] = self.cost.counted_added
-        return without_infinities(values)
+    def cell(self, row: Row) -> str:
+        value: Any = row
+        for name in self.attribute.split("."):
+            value = None if value is None else getattr(value, name)
+        if value is None:
+            return ""
+        return format(value, self.form) if isinstance(self.form, str) else self.form(value)
 
 
-def _measures_as_dict(measures: Measures | None) -> dict[str, Any] | None:
-    if measures is None:
-        return None
-    names = (
-        "loss",
-        "bits_per_token",
-        "standard_error",
-        "word_perplexity",
-        "token_perplexity",
-        "bits_per_byte",
-        "nll",
-        "tokens",
-        "words",
-        "bytes",
-        "tokens_per_second",
-    )
-    values = {name: getattr(measures, name) for name in names} | asdict(measures)
-    values["by_position"]["means"] = measures.by_position.means
-    values["by_window"]["means"] = measures.by_window.means
-    return values
-
-
-# --- tables ----------------------------------------------------------------------------------------
-
-
-def _of_measures(get: Callable[[Measures], float], form: str) -> Callable[[Row], str]:
-    return lambda row: "" if row.measures is None else format(get(row.measures), form)
-
-
-def _of_cost(get: Callable[[Any], float], form: str) -> Callable[[Row], str]:
-    return lambda row: "" if row.cost is None else format(get(row.cost), form)
-
-
-def short(perplexity: float) -> str:
-    """Of models that know little, perplexities have a dozen digits, which mean nothing and squeeze the table."""
+def short_perplexity(perplexity: float) -> str:
+    """Perplexities of untrained models have a dozen digits, which mean nothing and squeeze the table."""
     return f"{perplexity:.2f}" if perplexity < 1e5 else f"{perplexity:.1e}"
 
 
-def _gain(row: Row, unit: float = 1.0) -> str:
-    if row.gain is None:
-        return ""
-    error = row.gain.standard_error
-    return f"{row.gain.mean / unit:+.3f}" + ("" if error is None else f" ± {error / unit:.3f}")
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f}"
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%}"
+def gain(difference: Difference, unit: float = 1.0) -> str:
+    error = difference.standard_error
+    return f"{difference.mean / unit:+.3f}" + ("" if error is None else f" ± {error / unit:.3f}")
 
 
-COLUMNS: dict[str, Callable[[Row], str]] = {
-    "model": lambda row: row.variant,
-    "window": lambda row: str(row.window),
-    "overlap": lambda row: str(row.overlap),
-    "word perplexity": lambda row: "" if row.measures is None else short(row.measures.word_perplexity),
-    "token perplexity": _of_measures(lambda m: m.token_perplexity, ".3f"),
-    "bits/byte": _of_measures(lambda m: m.bits_per_byte, ".4f"),
-    "gain over plain, nats/token": _gain,
-    "context recovered": lambda row: _percent(row.context_recovered),
-    "lost when swapped": lambda row: _percent(row.by_content),
-    "FLOPs/token, formula": _of_cost(lambda c: c.formula, ".2e"),
-    "FLOPs/token, counted": _of_cost(lambda c: c.counted, ".2e"),
-    "parameters added": _of_cost(lambda c: c.parameters_added, ","),
-    "tokens/s": _of_measures(lambda m: m.tokens_per_second, ",.0f"),
-    "peak memory, MB": _of_measures(lambda m: m.peak_memory / 1e6, ",.0f"),
-}
-
-
-# What goes onto a terminal of 80 columns, and what it is called there.
-SHORT = {
-    "model": "model",
-    "overlap": "over-\nlap",
-    "word perplexity": "word\nperpl.",
-    "gain over plain, nats/token": "gain, nats\nper token",
-    "context recovered": "context\nwon",
-    "lost when swapped": "lost if\nswapped",
-    "FLOPs/token, counted": "FLOPs\n/token",
-    "tokens/s": "tokens\n/s",
-}
-
-
-BLOCK_COLUMNS: dict[str, Callable[[Row], str]] = {
-    "model": COLUMNS["model"],
-    "window": COLUMNS["window"],
-    "bits/token": _of_measures(lambda m: m.bits_per_token, ".4f"),
-    "bits/byte": COLUMNS["bits/byte"],
-    "word perplexity": COLUMNS["word perplexity"],
-    "gain over ablated, bits/token": lambda row: _gain(row, math.log(2)),
-    "FLOPs/token, counted": COLUMNS["FLOPs/token, counted"],
-    "parameters": _of_cost(lambda c: c.parameters, ","),
-    "tokens/s": COLUMNS["tokens/s"],
-    "peak memory, MB": COLUMNS["peak memory, MB"],
-}
-BLOCK_SHORT = {
-    "model": "model",
-    "bits/token": "bits\n/token",
-    "bits/byte": "bits\n/byte",
-    "word perplexity": "word\nperpl.",
-    "gain over ablated, bits/token": "gain over ablated,\nbits/token",
-    "tokens/s": "tokens\n/s",
-    "peak memory, MB": "memory,\nMB",
-}
+def gain_in_bits(difference: Difference) -> str:
+    return gain(difference, math.log(2))
 
 
 @dataclass(frozen=True)
-class Look:
+class ReportFormat:
     """How the rows of one kind of model are shown."""
 
     pieces: str
-    columns: Mapping[str, Callable[[Row], str]]
-    short: Mapping[str, str]
+    columns: tuple[Column, ...]
     figures: Mapping[str, Callable[[Sequence[Row]], Figure]]
 
 
-WINDOWS = Look(
+WINDOW_REPORT = ReportFormat(
     "windows",
-    COLUMNS,
-    SHORT,
-    {"loss_by_position": plot_by_position, "perplexity_by_flops": plot_by_flops},
+    (
+        Column("model", "variant", short_title="model"),
+        Column("window", "window"),
+        Column("overlap", "overlap", short_title="over-\nlap"),
+        Column("word perplexity", "measures.word_perplexity", short_perplexity, "word\nperpl."),
+        Column("token perplexity", "measures.token_perplexity", ".3f"),
+        Column("bits/byte", "measures.bits_per_byte", ".4f"),
+        Column("gain over plain, nats/token", "gain", gain, "gain, nats\nper token"),
+        Column("context recovered", "context_recovered", ".0%", "context\nwon"),
+        Column("lost when swapped", "by_content", ".0%", "lost if\nswapped"),
+        Column("FLOPs/token, formula", "cost.formula", ".2e"),
+        Column("FLOPs/token, counted", "cost.counted", ".2e", "FLOPs\n/token"),
+        Column("parameters added", "cost.parameters_added", ","),
+        Column("tokens/s", "measures.tokens_per_second", ",.0f", "tokens\n/s"),
+        Column("peak memory, MB", "measures.peak_memory", megabytes),
+    ),
+    {"loss_by_position": plots.plot_by_position, "perplexity_by_flops": plots.plot_by_flops},
 )
-BLOCKS = Look("blocks", BLOCK_COLUMNS, BLOCK_SHORT, {"loss_by_distance": plot_by_distance})
+
+BLOCK_REPORT = ReportFormat(
+    "blocks",
+    (
+        Column("model", "variant", short_title="model"),
+        Column("window", "window"),
+        Column("bits/token", "measures.bits_per_token", ".4f", "bits\n/token"),
+        Column("bits/byte", "measures.bits_per_byte", ".4f", "bits\n/byte"),
+        Column("word perplexity", "measures.word_perplexity", short_perplexity, "word\nperpl."),
+        Column("gain over ablated, bits/token", "gain", gain_in_bits, "gain over ablated,\nbits/token"),
+        Column("FLOPs/token, counted", "cost.counted", ".2e"),
+        Column("parameters", "cost.parameters", ","),
+        Column("tokens/s", "measures.tokens_per_second", ",.0f", "tokens\n/s"),
+        Column("peak memory, MB", "measures.peak_memory", megabytes, "memory,\nMB"),
+    ),
+    {"loss_by_distance": plots.plot_by_distance},
+)
 
 
-def _cells(
-    rows: Sequence[Row], names: Iterable[str], columns: Mapping[str, Callable[[Row], str]]
-) -> tuple[list[list[str]], list[str]]:
-    """The cells of the table, and the notes that its last column refers to by number."""
+# --- tables -----------------------------------------------------------------------------------------
+
+
+def _cells(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[list[list[str]], list[str]]:
+    """The cells of the table, and its notes; the last column refers to them by number."""
     notes = list(dict.fromkeys(note for row in rows for note in row.notes))
-    numbers = {note: str(number) for number, note in enumerate(notes, start=1)}
+    lines = [
+        [*(column.cell(row) for column in columns), ",".join(str(notes.index(note) + 1) for note in row.notes)]
+        for row in rows
+    ]
+    return lines, notes
 
-    def cells(row: Row) -> list[str]:
-        return [*(columns[name](row) for name in names), ",".join(numbers[note] for note in row.notes)]
 
-    return [cells(row) for row in rows], notes
-
-
-def table(rows: Sequence[Row], title: str | None = None, look: Look = WINDOWS) -> Table:
+def table(rows: Sequence[Row], title: str | None = None, form: ReportFormat = WINDOW_REPORT) -> Table:
     """For the terminal: `rich.print(table(rows))`. The most important columns only."""
-    lines, notes = _cells(rows, look.short, look.columns)
+    columns = [column for column in form.columns if column.short_title]
+    lines, notes = _cells(rows, columns)
     caption = "\n".join(f"{number}: {note}" for number, note in enumerate(notes, start=1))
     result = Table(title=title, caption=caption or None, caption_justify="left", box=SIMPLE_HEAD, padding=0)
-    for name in (*look.short.values(), "note"):
+    for name in (*(column.short_title for column in columns), "note"):
         result.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
     for before, row, line in zip([None, *rows], rows, lines, strict=False):
         if before is not None and (before.window, before.overlap) != (row.window, row.overlap):
@@ -201,31 +135,31 @@ def table(rows: Sequence[Row], title: str | None = None, look: Look = WINDOWS) -
     return result
 
 
-def markdown(rows: Sequence[Row], look: Look = WINDOWS) -> str:
-    lines, notes = _cells(rows, look.columns, look.columns)
-    text = markdown_table([*look.columns, "note"], lines, words=["model"])
+def markdown(rows: Sequence[Row], form: ReportFormat = WINDOW_REPORT) -> str:
+    lines, notes = _cells(rows, form.columns)
+    text = markdown_table([*(column.title for column in form.columns), "note"], lines, words=["model"])
     listed = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, start=1))
     return text + (f"\n{listed}\n" if listed else "")
 
 
-# --- files -----------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------
 
 
 def refuse_other_results(folder: Path) -> None:
-    """Known before anything is read: results of something else are not written over."""
-    there = folder / "results.json"
-    if there.is_file() and "rows" not in read_json(there, "what an evaluation found", "delete it to write another"):
-        raise FileExistsError(f"{there} is of something else, and would be written over: choose another folder")
+    """Checked before the evaluation, which must not overwrite results of anything else."""
+    file = folder / "results.json"
+    if file.is_file() and "rows" not in read_json(file, "the results of an evaluation", "delete it to write another"):
+        raise FileExistsError(f"{file} is of something else, and would be overwritten: choose another folder")
 
 
-def write(rows: Sequence[Row], folder: str | Path, look: Look = WINDOWS, **facts: Any) -> None:
-    """Writes table.md, results.json and the plots. `facts` go into results.json, beside `circumstances`."""
+def write(rows: Sequence[Row], folder: str | Path, form: ReportFormat = WINDOW_REPORT, **facts: Any) -> None:
+    """Writes table.md, results.json and the plots. `facts` go into results.json, beside the provenance."""
     folder = Path(folder).expanduser()
     make_folder(folder)
-    write_text(folder / "table.md", markdown(rows, look))
+    write_text(folder / "table.md", markdown(rows, form))
     results = {**provenance(), "seed": torch.initial_seed(), **facts, "rows": [row.as_dict() for row in rows]}
     text = json.dumps(without_infinities(results), indent=1, ensure_ascii=False, allow_nan=False)
     write_text(folder / "results.json", text + "\n")
     measured = [row for row in rows if row.measures is not None]
-    for name, plot in look.figures.items():
+    for name, plot in form.figures.items():
         plots.save(plot(measured), folder / name)

@@ -14,14 +14,15 @@ from ..data import Document
 from ..data.tokens import TokenizedDocument, tokenize
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
+from ..ops import windows
+from ..utils.fields import FieldError
 from . import report
-from .block_rows import block_rows, block_settings
-from .job import Display, Job
 from .perplexity import first_tokens
-from .report import Row
-from .window_rows import check_windows, window_facts, window_rows
+from .rows import Job, Row, block_rows, window_rows
 
 FULL_CONTEXT_CAP = 512
+# of window-recurrent models, in results.json
+SETTINGS = ["backbone_name", "carrier", "window", "overlap", "pooled_positions", "vector_count", "insertion_layers"]
 
 
 def evaluate(
@@ -38,72 +39,80 @@ def evaluate(
     out: str | Path | None = None,
     progress: bool = True,
 ) -> list[Row]:
-    """Reads documents with a model and its controls.
+    """Scores documents with a model and its controls.
 
-    Window-recurrent models are read beside plain windows, a constant in the memory's place, and swapped
-    memories. Block-recurrent ones with states swapped between documents, and with the states that every document
-    starts from; the options for windows (see below) are not for them.
+    The controls of a window-recurrent model are plain windows, a constant in the memory's place, and memories swapped
+    between documents. Those of a block-recurrent model are states swapped between documents, and the states that
+    every document starts from.
 
-    `max_tokens`: read only so many first tokens of each document. `out`: a folder for table.md, results.json and
+    `max_tokens`: score only the first tokens of each document. `out`: a folder for table.md, results.json and
     plots. `progress`: show a bar, and the table at the end.
 
-    For windows: `overlaps`: all of that for each of them; by default for the model's own. `constant`: the
-    control, see `WindowRecurrenceConfig.with_carrier`. `plain_model`: what reads plain windows, by default the
-    model's backbone. The longest context that recurrence is compared with is `full_context_cap` tokens, by
-    default 512.
+    For window-recurrent models only: `overlaps`: evaluate with each of them; by default with the model's own.
+    `constant`: the control, see `WindowRecurrenceConfig.with_carrier`. `plain_model`: the model for plain windows, by
+    default the model's backbone. `full_context_cap`: the longest context to compare with, by default 512 tokens.
     """
     rows_of: Callable[[Job], list[Row]]
     if isinstance(model, BlockRecurrentForCausalLM):
         _refuse(overlaps=overlaps, constant=constant, plain_model=plain_model, full_context_cap=full_context_cap)
-        rows_of, facts, look = partial(block_rows, model=model), block_settings(model), report.BLOCKS
+        rows_of, form, settings = partial(block_rows, model=model), report.BLOCK_REPORT, model.config.own_fields()
     elif isinstance(model, WindowRecurrentForCausalLM):
         overlaps = list(dict.fromkeys(overlaps)) if overlaps else [model.config.overlap]
-        check_windows(model, overlaps, constant)
-        cap = FULL_CONTEXT_CAP if full_context_cap is None else full_context_cap
+        _check_windows(model, overlaps, constant)
         rows_of = partial(
             window_rows,
             model=model,
             overlaps=overlaps,
             constant=constant,
             plain_model=plain_model,
-            full_context_cap=cap,
+            full_context_cap=FULL_CONTEXT_CAP if full_context_cap is None else full_context_cap,
         )
-        facts, look = window_facts(model), report.WINDOWS
+        form, settings = report.WINDOW_REPORT, SETTINGS
     else:
         raise TypeError(
             f"evaluate takes a recurrent causal language model, got a {type(model).__name__}: use "
             "add_recurrence(model, ...), with carrier='none' for plain windows"
         )
-    if out is not None:  # found now, and not when there are results to lose
+    if out is not None:  # checked first, so that a mistake does not surface when there are results to lose
         if Path(out).expanduser().is_file():
-            raise ValueError(f"out={str(out)!r} is a file, and results go into a folder: choose another name")
+            raise FieldError("out", str(out), "it is a file, and results go into a folder; choose another name")
         report.refuse_other_results(Path(out).expanduser())
-    tokenized = _tokenized(documents, tokenizer, max_tokens)
-    with Display(progress) as display:
-        job = Job(tokenized, batch_size, display)
+    tokenized = [
+        first_tokens(document, max_tokens, tokenizer)
+        if isinstance(document, TokenizedDocument)
+        else tokenize([document], tokenizer, max_tokens)[0]
+        for document in documents
+    ]
+    job = Job(tokenized, batch_size, progress)
+    with job.bar:
         rows = rows_of(job)
     if progress:
-        title = f"{look.pieces} of {model.config.window} tokens, {len(tokenized)} documents, {job.tokens:,} tokens"
-        Console().print(report.table(rows, title, look))
+        title = f"{form.pieces} of {model.config.window} tokens, {len(tokenized)} documents, {job.tokens:,} tokens"
+        Console().print(report.table(rows, title, form))
     if out is not None:
-        report.write(rows, out, look, model=facts, documents=len(tokenized), max_tokens=max_tokens)
+        facts = {name: getattr(model.config, name) for name in settings}
+        facts |= {"dtype": str(model.dtype), "device": str(model.device)}
+        report.write(rows, out, form, model=facts, documents=len(tokenized), max_tokens=max_tokens)
     return rows
 
 
 def _refuse(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
-            raise ValueError(f"{name} is for window-recurrent models, and this one is block-recurrent: leave it out")
+            shown = type(value).__name__ if isinstance(value, PreTrainedModel) else value
+            problem = "it is for window-recurrent models, and this one is block-recurrent; leave it out"
+            raise FieldError(name, shown, problem)
 
 
-def _tokenized(
-    documents: Sequence[Document | TokenizedDocument],
-    tokenizer: PreTrainedTokenizerBase,
-    max_tokens: int | None,
-) -> list[TokenizedDocument]:
-    return [
-        first_tokens(document, max_tokens, tokenizer)
-        if isinstance(document, TokenizedDocument)
-        else tokenize([document], tokenizer, max_tokens)[0]
-        for document in documents
-    ]
+def _check_windows(model: Any, overlaps: Sequence[int], constant: Any) -> None:
+    for overlap in overlaps:
+        windows.check(model.config.window, overlap)
+    if constant is None:
+        return
+    carrier, window = constant.config.carrier, constant.config.window
+    if carrier != "constant":
+        remedy = "make it with add_recurrence(backbone, model.config.with_carrier('constant'))"
+        raise FieldError("constant", type(constant).__name__, f"its carrier is {carrier!r}; {remedy}")
+    if window != model.config.window:
+        problem = f"it has windows of {window} tokens and the model of {model.config.window}; they must agree"
+        raise FieldError("constant", type(constant).__name__, problem)

@@ -1,4 +1,4 @@
-"""GLUE's metrics, from 0 to 1 (correlations from -1). Answers that are all the same earn 0, never NaN."""
+"""GLUE's metrics, from 0 to 1 (correlations from -1). Constant predictions earn 0, never NaN."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Of the label 1."""
+    """Of label 1."""
     right = np.sum((predictions == 1) & (labels == 1))
     said, true = np.sum(predictions == 1), np.sum(labels == 1)
     return float(2 * right / (said + true)) if said + true else 0.0
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Of labels 0 and 1 it is Matthews' correlation."""
+    """For labels 0 and 1 this is Matthews' correlation."""
     if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
         return 0.0
     ours, theirs = (values.astype(np.float64) - values.mean(dtype=np.float64) for values in (predictions, labels))
     size = math.sqrt(float(ours @ ours)) * math.sqrt(float(theirs @ theirs))
-    # Predictions may differ by less than they are exact.
+    # Predictions may differ by less than their precision.
     return min(1.0, max(-1.0, float(ours @ theirs) / size)) if size and math.isfinite(size) else 0.0
 
 
@@ -36,7 +36,7 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """[N]: those of equal values are the mean of the places that they take."""
+    """[N]: equal values share the mean of their places."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[which]
 

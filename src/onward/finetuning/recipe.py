@@ -1,22 +1,22 @@
-"""How to fine-tune: every choice by name, the same for all runs of a sweep."""
+"""How to fine-tune: every choice that all runs of a sweep share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..utils.fields import is_number, require_number
+from ..utils.fields import FieldError, is_number, require_number
 from .tasks import Task
 
 
 @dataclass(frozen=True)
 class FinetuningRecipe:
-    """BERT's: AdamW, linear warm-up, then a linear way down to 0. Learning rate and seed are a run's own.
+    """BERT's: AdamW, linear warm-up, then linear decay to 0. Each run has its own learning rate and seed.
 
     Args:
         max_length: tokens of an input, longer ones are cut; None for the task's, 128 for GLUE and 384 for SQuAD.
-        train_examples: at most so many, drawn by a fixed seed: the same for all runs and all models.
+        train_examples: an upper limit; the examples are drawn by a fixed seed, the same for all runs and all models.
         warmup: as a share of all steps.
-        group_by_length: batches of like length, which need less padding, but are no longer drawn quite at random.
+        group_by_length: batches of like length, which need less padding, but are not drawn quite at random.
         overlap: SQuAD: tokens that a window of a long context repeats from the one before; None for a third of
             `max_length`.
         max_answer_length: SQuAD: in tokens.
@@ -45,16 +45,16 @@ class FinetuningRecipe:
             require_number(self, name, at_least=0)
         require_number(self, "warmup", at_least=0)
         if self.warmup >= 1:
-            raise ValueError(f"warmup={self.warmup}: it is a share of all steps, so it must be below 1")
+            raise FieldError("warmup", self.warmup, "it is a share of all steps; choose less than 1")
 
     def for_task(self, task: Task) -> FinetuningRecipe:
         """With the task's own values where none are given."""
         if self.overlap is not None and not task.has_spans:
-            raise ValueError(f"overlap={self.overlap} is for SQuAD's contexts, and {task.name} has none: leave it out")
+            raise FieldError("overlap", self.overlap, f"it is for SQuAD's contexts, and {task.name} has none; omit it")
         length = self.max_length or task.max_length
         return replace(self, max_length=length, overlap=length // 3 if self.overlap is None else self.overlap)
 
 
-def check_learning_rate(rate: float) -> None:
+def check_learning_rate(rate: float, field: str = "learning_rate") -> None:
     if not is_number(rate) or rate <= 0:
-        raise ValueError(f"learning_rate={rate!r}: it must be a number above 0, such as 2e-5")
+        raise FieldError(field, rate, "it must be a number above 0, such as 2e-5")

@@ -1,4 +1,4 @@
-"""Sweeps -> table.md, results.json and a picture: of one sweep, or of several models and tasks side by side."""
+"""A table, results.json and a picture of one sweep, or of several models and tasks side by side."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from ..utils.files import make_folder, write_text
 from ..utils.markdown import markdown_table
 from ..utils.provenance import provenance
 from ..utils.safe_json import read_json, without_infinities, write_json
-from .result import RunResult
-from .summary import SWEEP, Summary, Sweep, scores_of, summarize
+from .results import SWEEP, RunResult, Summary, Sweep, scores_of, summarize
 from .tasks import TASKS
 
-COLUMNS: dict[str, Callable[[Summary], str]] = {
+SUMMARY_COLUMNS: dict[str, Callable[[Summary], str]] = {
     "model": lambda row: row.model,
     "task": lambda row: row.task,
     "learning rate": lambda row: "all" if row.learning_rate is None else f"{row.learning_rate:g}",
@@ -34,7 +33,6 @@ COLUMNS: dict[str, Callable[[Summary], str]] = {
     "failed": lambda row: f"{row.failed:.0%}",
     "mean of the others": lambda row: _percent(row.mean_of_others),
 }
-
 
 TABLE, RESULTS, PICTURE = "table.md", "results.json", "scores"
 WRITTEN = (TABLE, RESULTS, f"{PICTURE}.*")
@@ -55,14 +53,14 @@ def compare(folders: Sequence[str | Path], out: str | Path, margin: float | None
         if other is not sweep.folder:
             raise ValueError(
                 f"{other} and {sweep.folder} are both sweeps of {sweep.name!r} on {sweep.task}: run one of them again "
-                "with another name, which runs nothing anew"
+                "with another name, which repeats no training"
             )
     folder = Path(out).expanduser()
     if (folder / SWEEP).is_file() and folder.resolve() not in [sweep.folder.resolve() for sweep in sweeps]:
         raise FileExistsError(f"{folder} holds a sweep with a table of its own: choose another folder")
     there = folder / RESULTS
-    if there.is_file() and "summaries" not in read_json(there, "what sweeps come to", "delete it to write another"):
-        raise FileExistsError(f"{there} is not of sweeps, and would be written over: choose another folder")
+    if there.is_file() and "summaries" not in read_json(there, "results of sweeps", "delete it to write another"):
+        raise FileExistsError(f"{there} is not of sweeps, and would be overwritten: choose another folder")
     write(sweeps, folder, margin)
     return sweeps
 
@@ -90,10 +88,10 @@ def _as_dict(sweep: Sweep, margin: float | None) -> dict[str, Any]:
 
 
 def markdown(sweeps: Sequence[Sweep], margin: float | None = None) -> str:
-    """Of one sweep every learning rate; of several, the best one by its mean, and all together."""
+    """Every learning rate of one sweep; of several sweeps, the best learning rate by its mean and all runs together."""
     rows = summarize(sweeps[0], margin) if len(sweeps) == 1 else _best_and_all(sweeps, margin)
-    lines = [[cell(row) for cell in COLUMNS.values()] for row in rows]
-    text = markdown_table(list(COLUMNS), lines, words=["model", "task"])
+    lines = [[cell(row) for cell in SUMMARY_COLUMNS.values()] for row in rows]
+    text = markdown_table(list(SUMMARY_COLUMNS), lines, words=["model", "task"])
     return f"{text}\n" + "".join(f"- {note}\n" for note in _notes(sweeps, margin))
 
 
@@ -107,7 +105,7 @@ def _best_and_all(sweeps: Sequence[Sweep], margin: float | None) -> list[Summary
 
 
 def _notes(sweeps: Sequence[Sweep], margin: float | None) -> list[str]:
-    """What a reader must know to read the numbers aright."""
+    """What one must know to interpret the numbers."""
     notes = ["Scores are in percent, of the model after its last step."]
     for task in dict.fromkeys(sweep.task for sweep in sweeps):
         same = [sweep for sweep in sweeps if sweep.task == task]
@@ -161,7 +159,7 @@ def _plot_task(
     panel: Any, task: str, sweeps: Sequence[Sweep], looks: Mapping[str, dict[str, Any]], margin: float | None
 ) -> None:
     for number, sweep in enumerate(sweeps):
-        aside = 1.04 ** (number - (len(sweeps) - 1) / 2)  # so that models do not hide each other
+        aside = 1.04 ** (number - (len(sweeps) - 1) / 2)  # keeps models from hiding each other
         _plot_sweep(panel, sweep, looks[sweep.name], aside, margin)
     results = [result for sweep in sweeps for result in sweep.results]
     limit = results[0].trivial + (results[0].margin if margin is None else margin)

@@ -1,9 +1,12 @@
-"""SQuAD: contexts in overlapping windows behind their question, and logits as answers."""
+"""SQuAD: contexts in overlapping windows behind their question, logits as answers, and how answers are scored."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +14,9 @@ import numpy as np
 from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 
 from ..data.records import Record
-from .answers import best, exact_match, f1
+from ..utils.fields import FieldError
 from .data import TaskData
-from .prepared import SMALLEST_MARGIN, Encoded, Logits, Prepared
+from .inputs import SMALLEST_MARGIN, Encoded, Logits, TaskInputs
 from .recipe import FinetuningRecipe
 from .tasks import Task
 
@@ -26,7 +29,7 @@ class Feature:
 
     question: int  # its row
     inputs: dict[str, list[int]]
-    first: int  # of the input's tokens, the context's first
+    first: int  # the context's first token in the input
     spans: np.ndarray  # [n, 2], the characters of each of the context's tokens
     no_answer: int  # the token that stands for it
 
@@ -78,7 +81,7 @@ def features(
         for i, row in enumerate(encoded["overflow_to_sample_mapping"]):
             ids = encoded["input_ids"][i]
             of_context = [j for j, part in enumerate(encoded.sequence_ids(i)) if part == 1]
-            if not of_context:  # nothing that the tokenizer knows as text
+            if not of_context:  # only characters that the tokenizer drops
                 raise ValueError(f"question {some[row]['id']!r}: its context has no token: remove it")
             yield Feature(
                 begin + row,
@@ -96,14 +99,15 @@ def _check_room(questions: Sequence[Record], tokenizer: PreTrainedTokenizerBase,
     for row, length in zip(questions, lengths, strict=True):
         room = max_length - special - length
         if room <= overlap:
-            raise ValueError(
-                f"question {row['id']!r} has {length} tokens, and of max_length={max_length} leaves {max(room, 0)} for "
-                f"its context, of which overlap={overlap} are repeated: choose a larger max_length, or less overlap"
+            problem = (
+                f"question {row['id']!r} has {length} tokens, which leaves {max(room, 0)} for its context, of which "
+                f"overlap={overlap} are repeated; choose a larger max_length, or less overlap"
             )
+            raise FieldError("max_length", max_length, problem)
 
 
-class Questions(Prepared):
-    """Questions whose answers are spans of their contexts; in 2.0, or there is none."""
+class Questions(TaskInputs):
+    """Questions whose answers are spans of their contexts; in SQuAD 2.0 some have none."""
 
     auto_class = AutoModelForQuestionAnswering
 
@@ -131,7 +135,7 @@ class Questions(Prepared):
         return self._compare(self.answers(*values[:2]))
 
     def answers(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
-        """The best span over all windows of a context; "" where all of them are surer that there is none.
+        """The best span over all windows of a context; "" where every window scores no answer higher.
 
         starts, ends: [features, L]
         """
@@ -171,3 +175,32 @@ def _targets(feature: Feature, row: Record) -> dict[str, Any]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+# -- how SQuAD's official script compares answers: in lower case, without punctuation, articles and extra spaces. Both
+# versions are scored as 2.0's script does it; 1.1's differs only for answers that are nothing but an article.
+
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize(answer: str) -> str:
+    without_articles = re.sub(r"\b(a|an|the)\b", " ", answer.lower().translate(PUNCTUATION))
+    return " ".join(without_articles.split())
+
+
+def exact_match(answer: str, right: str) -> float:
+    return float(normalize(answer) == normalize(right))
+
+
+def f1(answer: str, right: str) -> float:
+    """Of the words in common. An empty answer is right only where the right one is empty."""
+    given, wanted = normalize(answer).split(), normalize(right).split()
+    if not given or not wanted:
+        return float(given == wanted)
+    shared = (Counter(given) & Counter(wanted)).total()
+    return 2 * shared / (len(given) + len(wanted))
+
+
+def best(metric: Callable[[str, str], float], answer: str, rights: Sequence[str]) -> float:
+    """Compared with the nearest of several right answers; where there is none, "" is right."""
+    return max(metric(answer, right) for right in [text for text in rights if normalize(text)] or [""])

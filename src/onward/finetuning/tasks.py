@@ -13,22 +13,22 @@ SPLITS = {name: (name,) for name in ("train", "validation", "test")}
 
 @dataclass(frozen=True)
 class Task:
-    """What is read, what is predicted, and how that is scored. Columns and splits have the Hub's names.
+    """The texts, what is predicted from them, and how that is scored. Columns and splits have the Hub's names.
 
     Args:
         title: GLUE's own name, which is also that of its folder.
         hub: a data set and its configuration.
-        texts: the columns that are read. Without a split of its own, a file is split so that no text of the first
-            column is in two parts.
-        labels: by their ids; none where a number is predicted, or a span.
+        texts: the columns that a model gets. A single file is split so that no text of the first column is in two
+            parts.
+        labels: in the order of their ids; none where a number or a span is predicted.
         metrics: see metrics.METRICS.
-        main: of them, those whose mean is the score; all of them by default.
-        splits: what makes up training, validation and test; several are scored one by one.
-        files: a distribution's own file names, read together; else they are train.tsv, dev.csv and the like.
-        folders: where in a distribution these may be.
-        aliases: a distribution's own names of columns.
+        main: the metrics whose mean is the score; all of them by default.
+        splits: the parts of training, validation and test data; several are scored one by one.
+        files: a distribution's own file names, joined; by default they are train.tsv, dev.csv and the like.
+        folders: where in a distribution they may be.
+        aliases: a distribution's own column names.
         bare: the columns of files that have no header.
-        broken_rows: whether the official files have some; they are left out and counted.
+        broken_rows: whether the official files have broken rows, which are left out and counted.
     """
 
     name: str
@@ -53,13 +53,13 @@ class Task:
         return not self.labels and not self.has_spans
 
     def score(self, metrics: Mapping[str, float]) -> float:
-        """The one number that a run is judged by; metrics of several splits are named metric_split."""
+        """The main score of a run; metrics of several splits are named metric_split."""
         main = self.main or self.metrics
         counted = [value for name, value in metrics.items() if name in main or name.partition("_")[0] in main]
         return sum(counted) / len(counted)
 
     def head(self) -> dict[str, Any]:
-        """What the configuration of a model with this task's head says."""
+        """The configuration fields of a model with this task's head."""
         if self.has_spans:
             return {}
         if self.is_regression:
@@ -74,6 +74,19 @@ class Task:
 
 ENTAILMENT = ("entailment", "not_entailment")
 
+SPAN_FIELDS: dict[str, Any] = {
+    "texts": ("context", "question"),
+    "metrics": ("exact_match", "f1"),
+    "main": ("f1",),
+    "max_length": 384,
+    "has_spans": True,
+}
+
+
+def _squad_files(version: str) -> dict[str, tuple[str, ...]]:
+    return {"train": (f"train-{version}.json",), "validation": (f"dev-{version}.json",)}
+
+
 TASKS = {
     task.name: task
     for task in (
@@ -84,10 +97,7 @@ TASKS = {
             ("sentence",),
             ("unacceptable", "acceptable"),
             ("matthews",),
-            files={
-                "train": ("in_domain_train.tsv",),
-                "validation": ("in_domain_dev.tsv", "out_of_domain_dev.tsv"),
-            },
+            files={"train": ("in_domain_train.tsv",), "validation": ("in_domain_dev.tsv", "out_of_domain_dev.tsv")},
             folders=("raw", "cola_public/raw"),
             bare=("source", "label", "star", "sentence"),
         ),
@@ -139,28 +149,9 @@ TASKS = {
         ),
         Task("qnli", "QNLI", (GLUE, "qnli"), ("question", "sentence"), ENTAILMENT),
         Task("rte", "RTE", (GLUE, "rte"), ("sentence1", "sentence2"), ENTAILMENT),
+        Task("squad", "SQuAD", (SQUAD, None), **SPAN_FIELDS, files=_squad_files("v1.1")),
         Task(
-            "squad",
-            "SQuAD",
-            (SQUAD, None),
-            ("context", "question"),
-            metrics=("exact_match", "f1"),
-            main=("f1",),
-            max_length=384,
-            files={"train": ("train-v1.1.json",), "validation": ("dev-v1.1.json",)},
-            has_spans=True,
-        ),
-        Task(
-            "squad_v2",
-            "SQuAD2",
-            (f"{SQUAD}_v2", None),
-            ("context", "question"),
-            metrics=("exact_match", "f1"),
-            main=("f1",),
-            max_length=384,
-            files={"train": ("train-v2.0.json",), "validation": ("dev-v2.0.json",)},
-            has_spans=True,
-            knows_no_answer=True,
+            "squad_v2", "SQuAD2", (f"{SQUAD}_v2", None), **SPAN_FIELDS, files=_squad_files("v2.0"), knows_no_answer=True
         ),
     )
 }

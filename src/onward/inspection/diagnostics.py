@@ -1,10 +1,10 @@
-"""What a trained block-recurrent model does with a text: its gates, its states, who reads them, what they are worth."""
+"""What a trained block-recurrent model does with a text: its gates, its states, how much tokens use them, and their
+worth."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.tokens import TokenizedDocument
-from ..evaluation.perplexity import Measures, measure_memories
+from ..evaluation import Measures, measure_memories
 from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
 
 
@@ -33,11 +33,11 @@ class Likeness:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How the tokens of a layer read states, from the second block on."""
+class StateUse:
+    """How much the tokens of a layer take from the states, from the second block on."""
 
-    size: float  # of what comes from the states, after the output projection, against what self-attention gives
-    spread: float  # of the attention over states: 1 when all get the same, 0 when one gets all (its entropy)
+    size: float  # norm of the states' part of attention, after the output projection, relative to self-attention's
+    spread: float  # entropy of the attention over states: 1 when it is even, 0 when one state gets all
 
 
 @dataclass(frozen=True)
@@ -46,148 +46,113 @@ class Diagnostics:
 
     gates: dict[tuple[int, str, str], Spread]  # by layer, gate, and "kept" (of the old state) or "taken in"
     states: dict[int, Likeness]
-    readings: dict[int, Reading]
+    state_use: dict[int, StateUse]
     losses: dict[str, Measures]  # "true", and "ablated" where something is carried
 
 
 def diagnose(model: BlockRecurrentForCausalLM, document: TokenizedDocument) -> Diagnostics:
-    """Reads a document block by block, and looks on."""
+    """Runs a model over a document block by block, and records gates, states and attention."""
     config = model.config
     if len(document) < config.window + 2:
         raise ValueError(
-            f"{len(document)} tokens have no second block in which states are read: give at least "
+            f"{len(document)} tokens have no second block in which states are used: give at least "
             f"{config.window + 2}, a window of {config.window} and two more"
         )
     carries = bool(config.recurrent_layers or config.memory_size)
     losses = measure_memories(model, [document], memories=("true", "ablated") if carries else ("true",))
-    watch = _Watch(model)
+    found = _Recording(model)
     if config.recurrent_layers:
-        watch.read(document.ids.long()[None].to(model.device))
+        found.run(document.ids.long()[None].to(model.device))
     return Diagnostics(
-        gates={name: numbers.spread for name, numbers in watch.gates.items()},
-        states={layer: Likeness(*zip(*both, strict=True)) for layer, both in watch.likeness.items()},
-        readings={layer: tally.reading for layer, tally in watch.readings.items()},
+        gates={name: spread(moments) for name, moments in found.gates.items()},
+        states={layer: Likeness(*zip(*both, strict=True)) for layer, both in found.likeness.items()},
+        state_use={
+            layer: StateUse(states / window, entropy / tokens)
+            for layer, (states, window, entropy, tokens) in found.use.items()
+        },
         losses=losses,
     )
 
 
-class _Watch:
-    """Reads with hooks on the model's modules, which see what these are given."""
+class _Recording:
+    """Runs the model with hooks on its modules, which see the inputs of each."""
 
     def __init__(self, model: BlockRecurrentForCausalLM):
         self.model, self.window = model, model.config.window
         layers: dict[int, Any] = dict(enumerate(model.model.layers, start=1))
         self.cells = {number: layer.cell for number, layer in layers.items() if layer.cell is not None}
-        self.readers = {number: layer.attention for number, layer in layers.items() if layer.attention.reads_states}
-        self.gates: dict[tuple[int, str, str], _Numbers] = {}
+        self.users = {number: layer.attention for number, layer in layers.items() if layer.attention.reads_states}
+        self.gates: dict[tuple[int, str, str], list[Tensor]] = {}  # moments of every block
         self.likeness = {number: [alike(cell.initial)] for number, cell in self.cells.items()}
-        self.readings = {number: _Readings() for number in self.readers}
-        self.normed: dict[int, Tensor] = {}  # what the tokens of each layer are projected from, [1, N, d]
-        self.joined: dict[int, Tensor] = {}  # what they attend to: the window, then the states, [1, N, 2 H D]
+        self.use = {number: [0.0] * 4 for number in self.users}  # sums: from states, from window, entropy, tokens
+        self.normed: dict[int, Tensor] = {}  # the input of each layer's projection, [1, N, d]
+        self.joined: dict[int, Tensor] = {}  # what its tokens took from the window and from the states, [1, N, 2 H D]
 
     @torch.no_grad()
-    def read(self, ids: Tensor) -> None:
+    def run(self, ids: Tensor) -> None:
         training, state = self.model.training, None
         self.model.eval()
         try:
-            with self._hooks():
+            with ExitStack() as hooks:
+                self._add_hooks(hooks)
                 for piece in ids.split(self.window, dim=1):
                     before = state
                     state = self.model(piece, state=state, logits_to_keep=1).state
                     if before is not None:  # in the first block states know nothing of the text
-                        self._look_at_readers(before)
+                        self._record_use(before)
                     if piece.shape[1] == self.window:
-                        self._look_at_states(state)
+                        for number, both in self.likeness.items():
+                            both.append(alike(state.layers[number - 1].cell.vectors[0]))
         finally:
             self.model.train(training)
 
-    @contextmanager
-    def _hooks(self) -> Iterator[None]:
-        def keep(kept: dict[int, Tensor], number: int) -> Any:
-            return lambda module, given: kept.__setitem__(number, given[0])
+    def _add_hooks(self, hooks: ExitStack) -> None:
+        def keep(module: Any, kept: dict[int, Tensor], number: int) -> None:
+            hook = module.register_forward_pre_hook(lambda _, given: kept.__setitem__(number, given[0]))
+            hooks.callback(hook.remove)
 
-        hooks = []
-        for number, attention in self.readers.items():
-            hooks.append(attention.projection.register_forward_pre_hook(keep(self.normed, number)))
-            hooks.append(attention.output.register_forward_pre_hook(keep(self.joined, number)))
+        def record_gate(number: int, name: str, gate: Any) -> None:
+            def record(_: Any, given: tuple[Tensor, Tensor]) -> None:
+                for part, values in gate.values(given[1]).items():
+                    values = values.double()
+                    moments = torch.stack([values.mean(), values.square().mean(), values.min(), values.max()])
+                    self.gates.setdefault((number, name, part), []).append(moments)
+
+            hooks.callback(gate.register_forward_pre_hook(record).remove)
+
+        for number, attention in self.users.items():
+            keep(attention.projection, self.normed, number)
+            keep(attention.output, self.joined, number)
         for number, cell in self.cells.items():
-            for name in ("attention_gate", "mlp_gate"):
-                gate = getattr(cell, name)
+            for name, gate in (("attention gate", cell.attention_gate), ("mlp gate", cell.mlp_gate)):
                 if gate is not None:
-                    hooks.append(gate.register_forward_pre_hook(self._gate_hook(number, name)))
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+                    record_gate(number, name, gate)
 
-    def _gate_hook(self, number: int, name: str) -> Any:
-        def look(gate: Any, given: tuple[Tensor, Tensor]) -> None:
-            for part, values in gate.values(given[1]).items():
-                self.gates.setdefault((number, name.replace("_", " "), part), _Numbers()).add(values)
-
-        return look
-
-    def _look_at_states(self, state: BlockState) -> None:
-        for number, both in self.likeness.items():
-            cell = state.layers[number - 1].cell
-            assert cell is not None
-            both.append(alike(cell.vectors[0]))
-
-    def _look_at_readers(self, before: BlockState) -> None:
-        """before: the state with which the block was read."""
+    def _record_use(self, before: BlockState) -> None:
+        """before: the state that the block started from."""
         keys = {}
         for number, cell in self.cells.items():
             layer = before.layers[number - 1]
             keys[number] = cell.started(layer.cell, before.tokens, self.window, layer.recent).opened.keys
         last = max(keys)
-        normed = dict(self.normed)  # projecting again fills it again
-        for number, attention in self.readers.items():
+        normed = dict(self.normed)  # projecting again overwrites it
+        for number, attention in self.users.items():
             queries = attention.project(normed[number])[3]
             shares = (queries @ keys.get(number, keys[last]).mT).softmax(-1)  # [1, H, N, S]
-            self.readings[number].add(shares, self.joined[number], attention.output.weight)
+            parts = zip(self.joined[number].chunk(2, -1), attention.output.weight.chunk(2, -1), strict=True)
+            from_window, from_states = (float((part @ weight.mT).norm(dim=-1).sum()) for part, weight in parts)
+            even = math.log(shares.shape[-1]) or math.nan  # the entropy of one state means nothing
+            entropy = torch.special.entr(shares).sum(-1).mean(1)  # [1, N]
+            new = (from_states, from_window, float(entropy.sum()) / even, entropy.numel())
+            self.use[number] = [old + more for old, more in zip(self.use[number], new, strict=True)]
 
 
-class _Readings:
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.entropy = self.from_states = self.from_window = 0.0
-
-    def add(self, shares: Tensor, joined: Tensor, output: Tensor) -> None:
-        window, states = (
-            part @ weight.mT for part, weight in zip(joined.chunk(2, -1), output.chunk(2, -1), strict=True)
-        )
-        self.from_window += float(window.norm(dim=-1).sum())
-        self.from_states += float(states.norm(dim=-1).sum())
-        most = math.log(shares.shape[-1])
-        entropy = torch.special.entr(shares).sum(-1).mean(1)  # [1, N]
-        self.entropy += float(entropy.sum()) / most if most else math.nan  # one state gets all there is
-        self.tokens += entropy.numel()
-
-    @property
-    def reading(self) -> Reading:
-        return Reading(self.from_states / self.from_window, self.entropy / self.tokens)
-
-
-class _Numbers:
-    """A mean and a spread without keeping the numbers."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sum = self.squares = 0.0
-        self.lowest, self.highest = math.inf, -math.inf
-
-    def add(self, values: Tensor) -> None:
-        values = values.double()
-        self.count += values.numel()
-        self.sum += float(values.sum())
-        self.squares += float(values.square().sum())
-        self.lowest, self.highest = min(self.lowest, float(values.min())), max(self.highest, float(values.max()))
-
-    @property
-    def spread(self) -> Spread:
-        mean = self.sum / self.count
-        return Spread(mean, math.sqrt(max(0.0, self.squares / self.count - mean**2)), self.lowest, self.highest)
+def spread(moments: list[Tensor]) -> Spread:
+    """moments: mean, mean square, lowest and highest value of equally many values each."""
+    means, squares, lowest, highest = torch.stack(moments).unbind(1)
+    mean = float(means.mean())
+    variance = max(0.0, float(squares.mean()) - mean**2)
+    return Spread(mean, math.sqrt(variance), float(lowest.min()), float(highest.max()))
 
 
 def alike(vectors: Tensor) -> tuple[float, float]:

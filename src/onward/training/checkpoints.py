@@ -1,4 +1,4 @@
-"""Checkpoints on disk: which are complete, and how a new one comes to be all at once."""
+"""Checkpoints on disk: which are complete, and how a new one appears all at once. Knows nothing of Trainer."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import shutil
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers.utils import logging
 
 from ..utils import files
 from ..utils.files import DamagedFile
-from ..utils.locks import locked
 from ..utils.manifests import fault_in, has_manifest, write_manifest
-from ..utils.processes import is_loss, told_by_the_first
+from ..utils.processes import is_loss
+from ..utils.quiet import quiet
 from ..utils.safe_json import field_of, read_json
 
 UNFINISHED = ".unfinished"
@@ -29,6 +28,9 @@ STATE = "trainer_state.json"
 
 class CheckpointNotSaved(OSError):
     """A checkpoint could not be written; those before it are as they were."""
+
+
+# -- which there are
 
 
 def step_of(checkpoint: Path) -> int:
@@ -42,7 +44,7 @@ def all_checkpoints(folder: Path) -> list[Path]:
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """Those that have all their files, in their full length: a quick look."""
+    """Those that have all their files in full length; hashes are not compared."""
     return [path for path in all_checkpoints(folder) if fault_of(path, thorough=False) is None]
 
 
@@ -51,16 +53,18 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def last_whole(folder: Path) -> Path | None:
-    """The last checkpoint that is as it was written, to the bit. Those after it are put aside: a run that goes on would
-    otherwise take them for its own."""
+    """The last checkpoint whose files are unchanged, by their hashes. Later ones are renamed, so that the resumed run
+    does not take them for its own."""
     faults: dict[Path, str] = {}
     for checkpoint in reversed(all_checkpoints(folder)):
         fault = fault_of(checkpoint)
         if fault is None:
             for damaged, why in faults.items():
-                aside = _put_aside(damaged)
+                aside = damaged.with_name(DAMAGED + damaged.name)
+                shutil.rmtree(aside, ignore_errors=True)
+                damaged.rename(aside)
                 warnings.warn(
-                    f"{why}: the run goes on from {checkpoint.name}, the one before, and the damaged checkpoint is now "
+                    f"{why}: the run resumes from {checkpoint.name}, the one before, and the damaged checkpoint is now "
                     f"{aside}, which can be deleted",
                     stacklevel=2,
                 )
@@ -74,28 +78,23 @@ def last_whole(folder: Path) -> Path | None:
     return None
 
 
-def _put_aside(checkpoint: Path) -> Path:
-    aside = checkpoint.with_name(DAMAGED + checkpoint.name)
-    shutil.rmtree(aside, ignore_errors=True)
-    return checkpoint.rename(aside)
-
-
 def fault_of(checkpoint: Path, thorough: bool = True) -> str | None:
-    """What is wrong with a checkpoint, with the file's name; None if it is whole. Ours always are, being renamed into
-    place; but copies break off and disks have faults."""
+    """What is wrong with a checkpoint, with the file's name; None if it is whole. Checkpoints are renamed into place
+    when they are complete, but copies are interrupted and disks have faults."""
     if not checkpoint.is_dir():
         return f"{checkpoint} is missing"
     return fault_in(checkpoint, thorough) if has_manifest(checkpoint) else _fault_without_hashes(checkpoint)
 
 
 def _fault_without_hashes(path: Path) -> str | None:
-    """Of a checkpoint that was written before they had any."""
+    """For checkpoints from before there were manifests."""
     weights, states = list(path.glob("model*.safetensors")), saved_lanes(path)
     optimizer = path / ("optimizer.bin" if (path / "optimizer.bin").is_file() else "optimizer.pt")  # .bin: from FSDP
     pickled = [optimizer, path / "scheduler.pt", *path.glob("rng_state*.pth")]
     if not weights or len(pickled) < 3:
         return f"{path} is damaged: it has no {'rng_state.pth' if weights else 'model.safetensors'}"
-    if not _has_all_lanes(states):
+    lanes = [lane for file in states for lane in lanes_in(file)]
+    if states and lanes != list(range(int(re.findall(r"\d+", states[0].stem)[-1]))):
         return f"{path} is damaged: it lacks the carried state of some lanes"
     try:
         read_state(path)
@@ -107,14 +106,15 @@ def _fault_without_hashes(path: Path) -> str | None:
                 pass
         except (OSError, SafetensorError) as error:
             return f"{file} is damaged: {error}"
-    # Their table of contents comes last.
+    # A zip file's table of contents comes last, so a shortened one has none.
     return next((f"{file} is missing or damaged" for file in pickled if not zipfile.is_zipfile(file)), None)
 
 
-# -- carried states: a file for some lanes, with their numbers and how many there are in all in its name
+# -- what they hold
 
 
 def lanes_file(lanes: range, count: int) -> str:
+    """The name of the file with the carried states of these lanes, of `count` in all."""
     return f"lanes-{lanes.start}-{lanes.stop - 1}-of-{count}.safetensors"
 
 
@@ -124,35 +124,8 @@ def lanes_in(file: Path) -> range:
 
 
 def saved_lanes(checkpoint: Path) -> list[Path]:
-    """The files with carried states, in the order of their lanes; none where nothing is carried on."""
+    """The files with carried states, in the order of their lanes; none where nothing is carried from step to step."""
     return sorted(checkpoint.glob("lanes-*-of-*.safetensors"), key=lambda file: lanes_in(file).start)
-
-
-def _has_all_lanes(of_lanes: list[Path]) -> bool:
-    there = [lane for file in of_lanes for lane in lanes_in(file)]
-    return not of_lanes or there == list(range(int(re.findall(r"\d+", of_lanes[0].stem)[-1])))
-
-
-# -- a run's state, and writing
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Two runs in one folder would destroy each other's checkpoints. Of several processes of one run the first has the
-    lock."""
-    with ExitStack() as held:
-
-        def lock() -> int:
-            try:
-                held.enter_context(locked(folder / ".lock", wait=False))
-            except BlockingIOError:
-                raise FileExistsError(
-                    f"another process is training in {folder}: let it end, or choose another folder"
-                ) from None
-            return 0
-
-        told_by_the_first(lock)
-        yield
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -173,43 +146,59 @@ def best_at(checkpoint: Path) -> Path | None:
     return checkpoint.with_name(f"checkpoint-{step}") if step else None
 
 
-def how_to_go_on(folder: Path) -> str:
+def what_is_kept(folder: Path) -> str:
     last = last_checkpoint(folder)
-    where = f"the last complete checkpoint, {last}" if last else "the beginning, since there is no checkpoint yet"
-    return f"Run the same command again to go on from {where}"
+    return f"the last complete checkpoint is {last}" if last else "there is no checkpoint yet"
+
+
+# -- writing and deleting
 
 
 @contextmanager
 def writing(place: Path, folder: Path) -> Iterator[None]:
-    """Errors of the disk say what is lost and what is not; transformers' own bars stay away from ours."""
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    """Explains errors of the disk: what is lost and what is kept."""
     try:
-        yield
+        with quiet():
+            yield
     except (OSError, RuntimeError, SafetensorError) as error:
         if is_loss(error):
             raise
         free = shutil.disk_usage(folder).free / 1e6
         discard_unfinished(folder)
-        last = last_checkpoint(folder)
-        kept = f"the last complete checkpoint is {last}" if last else "there is no checkpoint yet"
         raise CheckpointNotSaved(
             getattr(error, "errno", None) or errno.EIO,
-            # torch does not say that a disk is full, so the room that was left is told in any case.
+            # torch does not say that a disk is full, so the free space is always given.
             f"{place} could not be written ({error}; {free:,.1f} MB were free): the run has stopped, and "
-            f"{kept}. When there is room on the disk, run the same again",
+            f"{what_is_kept(folder)}. When there is room on the disk, run the same again",
         ) from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
 
 
-def discard_unfinished(folder: Path) -> None:
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+def put_in_place(folder: Path, name: str) -> Path:
+    """Renames a finished checkpoint into place, once all of it is on the disk."""
+    unfinished, place = folder / UNFINISHED / name, folder / name
+    write_manifest(unfinished)
+    if place.exists():  # incomplete, or the run would have resumed from it
+        discard(place)
+    files.put_in_place(unfinished, place)
+    discard_unfinished(folder)
+    return place
+
+
+def keep_only(folder: Path, count: int, best: Path | None) -> None:
+    """Deletes the oldest checkpoints beyond `count`, but never the last, nor the best."""
+    kept = complete_checkpoints(folder)
+    spared = {kept[-1], best or kept[-1]}
+    for path in kept[:]:
+        if len(kept) <= max(count, len(spared)):
+            break
+        if path not in spared:
+            kept.remove(path)
+            discard(path)
+    discard_unfinished(folder)
 
 
 def discard(checkpoint: Path) -> None:
-    """A checkpoint is there or not, even if this is killed in its middle."""
+    """Renames it first, so that a process killed while deleting leaves no half of a checkpoint."""
     aside = checkpoint.parent / UNFINISHED / f"old-{checkpoint.name}"
     aside.parent.mkdir(exist_ok=True)
     shutil.rmtree(aside, ignore_errors=True)
@@ -223,25 +212,5 @@ def discard_all(folder: Path) -> None:
     discard_unfinished(folder)
 
 
-def put_in_place(folder: Path, name: str) -> Path:
-    """Makes the finished checkpoint visible, in one step, when all of it is on the disk."""
-    unfinished, place = folder / UNFINISHED / name, folder / name
-    write_manifest(unfinished)
-    if place.exists():  # incomplete, or this run would have gone on from it
-        discard(place)
-    files.put_in_place(unfinished, place)
-    discard_unfinished(folder)
-    return place
-
-
-def keep_only(folder: Path, count: int, best: Path | None) -> None:
-    """Deletes the oldest beyond `count`, but never the last, nor the best."""
-    kept = complete_checkpoints(folder)
-    spared = {kept[-1], best or kept[-1]}
-    for path in kept:
-        if len(kept) <= max(count, len(spared)):
-            break
-        if path not in spared:
-            kept = [other for other in kept if other != path]
-            discard(path)
-    discard_unfinished(folder)
+def discard_unfinished(folder: Path) -> None:
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)

@@ -1,5 +1,5 @@
-"""Block-recurrent models are fed lanes: each row of the batch follows a document from step to step, and its state
-goes with it."""
+"""Block-recurrent models are trained on lanes: each row of the batch follows a document from step to step, with its
+state."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from ..data.segments import Lanes
 from ..data.tokens import TokenizedDocument
 from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
 from .checkpoints import lanes_file, lanes_in, saved_lanes
-from .feeding import OF_CARRIERS, OF_MASKS, Carried, DocumentFeeding
+from .feed import MASKING_FIELDS, WINDOW_FIELDS, Feed
 
 
-class LaneFeeding(DocumentFeeding):
+class LaneFeed(Feed):
     kind = "block-recurrent"
-    foreign = OF_CARRIERS + OF_MASKS
+    unused_fields = WINDOW_FIELDS + MASKING_FIELDS
     sampling = "sequential"  # Lanes shuffle the documents themselves
     ends_documents = True
     every_gradient = True
     model: BlockRecurrentForCausalLM
+
+    def check(self) -> None:
+        self.runs_piecewise = self.model.config.feedback or self.recipe.gradient_checkpointing
 
     @property
     def length(self) -> int:
@@ -33,29 +36,25 @@ class LaneFeeding(DocumentFeeding):
     def data(self, documents: Sequence[TokenizedDocument]) -> tuple[Dataset, int]:
         epochs = math.ceil(self.recipe.epochs)
         if self.recipe.max_tokens is not None:
-            # One more than is read, so that no lane stands idle when the run ends.
+            # One more than is needed, so that no lane is idle when the run ends.
             epochs = min(epochs, math.ceil(self.recipe.max_tokens / sum(map(len, documents))) + 1)
         return Lanes(documents, self.rows, self.length, epochs=epochs, seed=self.recipe.seed), epochs
 
     def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:
-        """While no lane stands idle, as at the end some do."""
+        """While no lane is idle, as some are at the end."""
         segments = sum(math.ceil(len(document) / self.length) for document in documents)
         return self.rows * sum(map(len, documents)) / segments
 
     def share(self, dataset: Any, step: int) -> float:
-        """At the end lanes stand idle, and a step that reads little must not change as much as others."""
+        """At the end lanes are idle, and a step with few tokens must not change as much as others."""
         return max(1, dataset.reading(step)) / dataset.lanes
 
     def pieces(self, length: int) -> Iterator[tuple[int, int]]:
-        window = self.model.config.window  # whole segments would make far larger logits, and be no faster
+        window = self.model.config.window  # whole segments would need far larger logits, and be no faster
         for start in range(0, length, window):
             yield start, start + window
 
-    @property
-    def reads_piecewise(self) -> bool:
-        return self.model.config.feedback or self.recipe.gradient_checkpointing
-
-    def carried(self, arguments: TrainingArguments) -> Carried:
+    def carried(self, arguments: TrainingArguments) -> CarriedStates:
         return CarriedStates(self.rows, arguments)
 
     def decays(self, parameter: str) -> bool:
@@ -63,10 +62,10 @@ class LaneFeeding(DocumentFeeding):
         return parameter.endswith(".weight")
 
 
-class CarriedStates(Carried):
-    """The states of the lanes that this process reads, a group of lanes for each batch of a step.
+class CarriedStates:
+    """The states of this process's lanes, a group of lanes for each batch of a step.
 
-    Trainer hands batches out in turn: batch k of a step, with the lanes from k times its size on, to process
+    Trainer deals batches out in turn: batch k of a step, with the lanes from k times its size on, goes to process
     k % processes. So a lane stays with its process, and comes back at the same turn of the next step.
     """
 
@@ -80,14 +79,16 @@ class CarriedStates(Carried):
         self.turn = 0
 
     def before(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch, with the states that its rows continue from."""
         return {**batch, "state": self.states[self.turn]}
 
     def after(self, state: BlockState) -> None:
-        # Back-propagation ends with the step. In one piece, as from a checkpoint: other strides may round otherwise.
+        """Keeps the states that the batch has left."""
+        # Back-propagation ends with the step. Contiguous, as from a checkpoint: other strides may round otherwise.
         self.states[self.turn] = state._map(lambda t: t.detach().contiguous())
         self.turn = (self.turn + 1) % len(self.states)
 
-    # -- checkpoints: a file for each group, which has the numbers of its lanes in its name
+    # -- checkpoints: a file for each group, with the numbers of its lanes in its name
 
     def save(self, checkpoint: Path) -> None:
         checkpoint.mkdir(parents=True, exist_ok=True)
@@ -96,13 +97,12 @@ class CarriedStates(Carried):
             state.save(checkpoint / lanes_file(group, self.lanes))
 
     def load(self, checkpoint: Path) -> None:
-        """Processes, and lanes read at once, may be others than when the checkpoint was written: each lane is
-        looked up."""
+        """Looks each lane up, since the number of processes, or of lanes at once, may have changed."""
         files = [(file, lanes_in(file)) for file in saved_lanes(checkpoint)]
-        self.states = [self._read(files, group) for group in self.groups]
+        self.states = [self._load_group(files, group) for group in self.groups]
         self.turn = 0
 
-    def _read(self, files: list[tuple[Path, range]], group: range) -> BlockState:
+    def _load_group(self, files: list[tuple[Path, range]], group: range) -> BlockState:
         parts = []
         for file, lanes in files:
             rows = [lane - lanes.start for lane in group if lane in lanes]
@@ -112,6 +112,6 @@ class CarriedStates(Carried):
         if sum(part.batch_size for part in parts) < len(group):
             raise FileNotFoundError(
                 f"{files[0][0].parent if files else 'the checkpoint'} lacks the carried state of some of the lanes "
-                f"{group.start} to {group.stop - 1}: delete that folder, to go on from the checkpoint before"
+                f"{group.start} to {group.stop - 1}: delete that folder, to resume from the checkpoint before"
             )
         return (parts[0] if len(parts) == 1 else BlockState.join(parts)).to(self.device)

@@ -1,4 +1,4 @@
-"""Masked language models are fed rows of packed text, some of whose tokens are hidden; nothing is carried."""
+"""Masked language models are trained on rows of packed text, some of whose tokens are hidden; nothing is carried."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from ..data.masked_rows import Hiding, PackedTexts, collate_rows
 from ..data.tokens import TokenizedDocument
 from ..models.losses import share
 from ..ops.language_loss import IGNORED
-from .feeding import OF_CARRIERS, Feeding
+from ..utils.fields import FieldError
+from .feed import WINDOW_FIELDS, Feed
 
 
 def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Over all hidden tokens of an update, where BERT's own would be the mean of its batches' means."""
+    """The mean over all hidden tokens of an update; BERT's own loss would be the mean of its batches' means."""
     wanted = labels[labels != IGNORED]
     total = cross_entropies(outputs.logits, wanted).sum()
     return share(total, len(wanted), num_items_in_batch)
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """logits: [M, V], labels: [M] -> [M]; half precision is not enough for it."""
+    """logits: [M, V], labels: [M] -> [M], in float32 at least."""
     exact = torch.promote_types(logits.dtype, torch.float32)
     return nn.functional.cross_entropy(logits.to(exact), labels, reduction="none")
 
 
-class MaskedFeeding(Feeding):
+class MaskedFeed(Feed):
     kind = "masked"
-    foreign = OF_CARRIERS
+    unused_fields = WINDOW_FIELDS
     sampling = "sequential"  # PackedTexts shuffles by itself
     every_gradient = True
     loss = staticmethod(mean_loss)
@@ -51,10 +52,8 @@ class MaskedFeeding(Feeding):
             )
         positions = self.model.config.max_position_embeddings
         if self.length > positions:
-            raise ValueError(
-                f"sequence_length={self.length} is more than the model's max_position_embeddings={positions}: choose a "
-                "smaller one"
-            )
+            problem = f"it is more than the model's max_position_embeddings={positions}; choose a smaller one"
+            raise FieldError("sequence_length", self.length, problem)
         self.hiding = Hiding.with_tokenizer(
             self.tokenizer, self.model.config.vocab_size, self.recipe.masked_share, self.recipe.whole_words
         )
@@ -70,7 +69,7 @@ class MaskedFeeding(Feeding):
         options = {"seed": self.recipe.seed, "rows_per_step": self.rows}
         packed = PackedTexts(documents, self.length, self.tokenizer, self.hiding, **options)
         if self.recipe.max_tokens is not None:
-            # A step more, so that what whole steps leave over is not missed.
+            # A step more, to make up for the rows that fill no whole step.
             epochs = min(epochs, math.ceil((self.recipe.max_tokens + self.rows * self.length) / packed.tokens))
         return packed.repeated(epochs), epochs
 
@@ -80,8 +79,8 @@ class MaskedFeeding(Feeding):
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         batch = collate_rows(rows, self.tokenizer.pad_token_id)
-        # Beside the labels, which Trainer takes out for the loss: where the model is to make logits at all.
-        return batch | {"asked": batch["labels"] != IGNORED}
+        # Trainer takes the labels out for the loss, so the model is told separately where logits are needed.
+        return batch | {"hidden": batch["labels"] != IGNORED}
 
     def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:
         return self.rows * dataset.tokens / dataset.rows
@@ -93,7 +92,7 @@ class MaskedFeeding(Feeding):
 
     @contextmanager
     def trainable(self) -> Iterator[None]:
-        with only_where_asked(self.model):
+        with only_hidden_logits(self.model):
             yield
 
     def losses(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
@@ -104,26 +103,26 @@ class MaskedFeeding(Feeding):
 
 
 def losses_of_hidden(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
-    """[M], of the hidden tokens of all rows; while `only_where_asked` is entered."""
-    asked = batch["labels"] != IGNORED
-    logits = model(batch["input_ids"], attention_mask=batch["attention_mask"], asked=asked).logits
-    return cross_entropies(logits, batch["labels"][asked])
+    """[M], of the hidden tokens of all rows; used inside `only_hidden_logits`."""
+    hidden = batch["labels"] != IGNORED
+    logits = model(batch["input_ids"], attention_mask=batch["attention_mask"], hidden=hidden).logits
+    return cross_entropies(logits, batch["labels"][hidden])
 
 
 @contextmanager
-def only_where_asked(model: BertForMaskedLM) -> Iterator[None]:
-    """While this is entered, `model(..., asked=mask)` makes logits [M, V] of the M tokens of the mask [B, N] only: of
-    the others no one wants to know, and they would be six sevenths of a large part of the work."""
-    asked: list[Tensor | None] = [None]
+def only_hidden_logits(model: BertForMaskedLM) -> Iterator[None]:
+    """Inside this context `model(..., hidden=mask)` returns logits [M, V] of the M tokens in the mask [B, N]. Logits at
+    unmasked positions are never used; skipping them saves about 85 % of the head's work."""
+    mask: list[Tensor | None] = [None]
 
-    def take(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        asked[0] = kwargs.pop("asked", None)
+    def take_mask(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        mask[0] = kwargs.pop("hidden", None)
         return args, kwargs
 
-    def choose(head: nn.Module, args: tuple) -> tuple | None:
-        return args if asked[0] is None else (args[0][asked[0]],)
+    def select(head: nn.Module, args: tuple) -> tuple | None:
+        return args if mask[0] is None else (args[0][mask[0]],)
 
-    hooks = [model.register_forward_pre_hook(take, with_kwargs=True), model.cls.register_forward_pre_hook(choose)]
+    hooks = [model.register_forward_pre_hook(take_mask, with_kwargs=True), model.cls.register_forward_pre_hook(select)]
     try:
         yield
     finally:

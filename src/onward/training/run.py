@@ -1,4 +1,4 @@
-"""`train`: from a model and documents to a trained model in a folder, however often it is interrupted."""
+"""`train`: from a model and documents to a trained model in a folder."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
 from torch import nn
 from transformers import (
     BertForMaskedLM,
     EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PrinterCallback,
-    TrainingArguments,
+    TrainerCallback,
     set_seed,
 )
 
@@ -25,24 +22,23 @@ from ..data import Document
 from ..data.tokens import TokenizedDocument, tokenize
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
-from ..utils.processes import losses_explained, on_cpu
+from ..utils.processes import losses_explained
 from . import checkpoints
-from .claiming import RESULT, claimed, folder_named
-from .feeding import Feeding, Plan
-from .lanes import LaneFeeding
-from .many_runs import RunsProgress
-from .masked import MaskedFeeding
-from .progress import ProgressBar, Stopwatch
+from .arguments import base_arguments
+from .feed import DataLayout, Feed
+from .folders import RESULT, claimed_for_training, describe, folder_named
+from .lanes import LaneFeed
+from .masked import MaskedFeed
+from .progress import ProgressBar, RunsProgress
 from .recipe import SCHEDULES, TrainingRecipe
-from .record import TrainingResult, describe, load_result, read_result, save_result
-from .saving import SaveMoreOften
-from .segments import SegmentFeeding
+from .results import TrainingResult, load_result, save_result
+from .segments import SegmentFeed
 from .trainer import EveryGradient, RecurrentTrainer
 
-FEEDINGS: dict[type[PreTrainedModel], type[Feeding]] = {
-    WindowRecurrentForCausalLM: SegmentFeeding,
-    BlockRecurrentForCausalLM: LaneFeeding,
-    BertForMaskedLM: MaskedFeeding,  # and so the recurrent one
+FEEDS: dict[type[PreTrainedModel], type[Feed]] = {
+    WindowRecurrentForCausalLM: SegmentFeed,
+    BlockRecurrentForCausalLM: LaneFeed,
+    BertForMaskedLM: MaskedFeed,  # and its subclass RecurrentBertForMaskedLM
 }
 
 
@@ -60,70 +56,55 @@ def train(
 ) -> TrainingResult:
     """Trains the model in place, and saves it, its tokenizer and `training.json` in `output_dir`.
 
-    Window-recurrent models read segments, each of which starts anew. Recurrent ones, their constant controls and
-    plain windows (the carriers "constant" and "none") read the same in the same order, which only the recipe's seed
-    decides. Block-recurrent models read lanes: the state goes on from step to step to a document's end. Validation
-    documents are read whole. Masked language models, BertForMaskedLM and RecurrentBertForMaskedLM, read rows of packed
-    text with some tokens hidden. Without a recipe it is the one of the model's paper.
+    Runs resume exactly: called again with the same arguments, a killed run continues from its last complete
+    checkpoint with the losses it would have had, and a finished one only loads its result. `resume=False` refuses a
+    folder that holds a run; one that holds another model is always refused. Several processes share each batch, see
+    docs/training.md.
 
-    Called again with the same arguments, a run that was killed goes on from its last complete checkpoint as
-    if nothing had happened, and one that has ended only loads its result. `resume=False` refuses a folder
-    that holds a run; one that holds a model of someone else's is always refused. Several processes share each batch,
-    see docs/training.md.
+    Window-recurrent models are trained on segments, each of which starts anew. Recurrent ones, their constant controls
+    and plain windows (the carriers "constant" and "none") get the same segments in the same order, which depends only
+    on the recipe's seed. Block-recurrent models are trained on lanes: state is carried from step to step to a
+    document's end. Both are validated on whole documents. Masked language models, BertForMaskedLM and
+    RecurrentBertForMaskedLM, are trained on rows of packed text with some tokens hidden. The default recipe is that of
+    the model's paper.
     """
-    kind = _feeding_of(model)
-    recipe = recipe or TrainingRecipe.preset(kind.kind)
-    feeding = kind(model, recipe, tokenizer)
-    _check_logging(report_to)
-    training = _tokenized(train_documents, tokenizer, "training", feeding.ends_documents)
-    validation = _tokenized(validation_documents, tokenizer, "validation", feeding.ends_documents)
-    feeding.check_documents(training)
+    feed_class = _feed_of(model)
+    recipe = recipe or TrainingRecipe.preset(feed_class.kind)
+    feed = feed_class(model, recipe, tokenizer)
+    if "tensorboard" in report_to and importlib.util.find_spec("tensorboard") is None:
+        raise ModuleNotFoundError("report_to='tensorboard' needs the package tensorboard: pip install tensorboard")
+    training = _tokenized(train_documents, tokenizer, "training", feed.ends_documents)
+    validation = _tokenized(validation_documents, tokenizer, "validation", feed.ends_documents)
+    feed.check_documents(training)
     folder = folder_named(output_dir)
     with (
-        losses_explained(lambda: checkpoints.how_to_go_on(folder)),
-        claimed(folder, describe(model, recipe, training, validation), model, resume),
+        losses_explained(lambda: f"Run the same command again: {checkpoints.what_is_kept(folder)}"),
+        claimed_for_training(folder, describe(model, recipe, training, validation), model, resume),
     ):
         if (folder / RESULT).is_file():
             return load_result(model, folder)
-        return _train(feeding, training, validation, tokenizer, folder, progress, report_to)
-
-
-def _train(
-    feeding: Feeding,
-    training: list[TokenizedDocument],
-    validation: list[TokenizedDocument],
-    tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
-    progress: bool | RunsProgress,
-    report_to: str | list[str],
-) -> TrainingResult:
-    model = feeding.model
-    set_seed(feeding.recipe.seed)
-    with feeding.trainable(), _left_as_found(model):
-        trainer, plan = _make_trainer(feeding, training, validation, folder, report_to)
-        bar = progress if isinstance(progress, RunsProgress) else ProgressBar(plan.tokens)
-        if progress:
-            trainer.add_callback(bar)
-        try:
-            trainer.begin()
-        finally:
-            if bar is not progress:
-                bar.close()
-    model.eval()
-    weights = trainer.whole_weights()
-    if trainer.args.should_save:
-        with checkpoints.writing(folder / RESULT, folder):
-            save_result(trainer, model, tokenizer, weights)
-    trainer.accelerator.wait_for_everyone()
-    return read_result(folder)
+        set_seed(recipe.seed)
+        with feed.trainable(), _settings_restored(model):
+            layout = feed.lay_out(training, validation)
+            trainer = _make_trainer(feed, layout, folder, report_to)
+            bar = progress if isinstance(progress, RunsProgress) else ProgressBar(layout.tokens)
+            if progress:
+                trainer.add_callback(bar)
+            try:
+                trainer.start_or_resume()
+            finally:
+                if bar is not progress:
+                    bar.close()
+        model.eval()
+        return save_result(trainer, tokenizer)
 
 
 @contextmanager
-def _left_as_found(model: PreTrainedModel) -> Iterator[None]:
-    """Trainer sets `use_cache`."""
+def _settings_restored(model: PreTrainedModel) -> Iterator[None]:
+    """Trainer changes the configuration: it sets `use_cache`, for one."""
     settings = dict(model.config.__dict__)
     try:
-        with own_forward(model):
+        with forward_restored(model):
             yield
     finally:
         model.gradient_checkpointing_disable()
@@ -132,8 +113,8 @@ def _left_as_found(model: PreTrainedModel) -> Iterator[None]:
 
 
 @contextmanager
-def own_forward(model: nn.Module) -> Iterator[None]:
-    """accelerate puts a `forward` of its own on a model that trains in bfloat16, which would stay there."""
+def forward_restored(model: nn.Module) -> Iterator[None]:
+    """accelerate replaces the `forward` of a model that is trained in bfloat16, and would leave it replaced."""
     attributes = set(model.__dict__)
     try:
         yield
@@ -142,22 +123,14 @@ def own_forward(model: nn.Module) -> Iterator[None]:
             model.__dict__.pop(name, None)
 
 
-# -- what is asked for
-
-
-def _feeding_of(model: Any) -> type[Feeding]:
-    for kind, feeding in FEEDINGS.items():
+def _feed_of(model: Any) -> type[Feed]:
+    for kind, feed in FEEDS.items():
         if isinstance(model, kind):
-            return feeding
+            return feed
     raise TypeError(
         f"train takes a recurrent language model or a masked one of BERT's kind, got {type(model).__name__}: give a "
         "language model recurrence with onward.add_recurrence(model), with carrier='none' for plain windows"
     )
-
-
-def _check_logging(report_to: str | list[str]) -> None:
-    if "tensorboard" in report_to and importlib.util.find_spec("tensorboard") is None:
-        raise ModuleNotFoundError("report_to='tensorboard' needs the package tensorboard: pip install tensorboard")
 
 
 def _tokenized(
@@ -180,74 +153,47 @@ def _tokenized(
     return predictable
 
 
-def _make_trainer(
-    feeding: Feeding,
-    training: list[TokenizedDocument],
-    validation: list[TokenizedDocument],
-    folder: Path,
-    report_to: str | list[str],
-) -> tuple[RecurrentTrainer, Plan]:
-    dataset, epochs = feeding.data(training)
-    recipe, plan = feeding.recipe, feeding.plan(dataset, training, epochs)
-    callbacks: list[transformers.TrainerCallback] = [Stopwatch()]
-    if feeding.every_gradient:
-        callbacks.append(EveryGradient())
+def _make_trainer(feed: Feed, layout: DataLayout, folder: Path, report_to: str | list[str]) -> RecurrentTrainer:
+    recipe = feed.recipe
+    callbacks: list[TrainerCallback] = [EveryGradient()] if feed.every_gradient else []
     if recipe.patience is not None:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
-    callbacks.append(SaveMoreOften(plan.save_every, recipe.save_every_minutes))
-    trainer = RecurrentTrainer(
-        feeding.model,
-        _arguments(folder, feeding, plan, report_to),
-        feeding=feeding,
-        data_collator=feeding.collate,
-        compute_loss_func=feeding.loss,
-        train_dataset=dataset,
-        eval_dataset=feeding.validation_data(validation),
-        callbacks=callbacks,
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer, plan
-
-
-def _arguments(folder: Path, feeding: Feeding, plan: Plan, report_to: str | list[str]) -> TrainingArguments:
-    recipe = feeding.recipe
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        seed=recipe.seed,
-        data_seed=recipe.seed,
-        train_sampling_strategy=feeding.sampling,
-        max_steps=plan.steps,
+    arguments = base_arguments(
+        folder,
+        recipe.seed,
+        train_sampling_strategy=feed.sampling,
+        max_steps=layout.steps,
         learning_rate=recipe.rate_of("backbone"),
         lr_scheduler_type=SCHEDULES[recipe.schedule],
-        warmup_steps=min(recipe.warmup_steps, plan.steps // 2),  # a short run must leave it, too
+        warmup_steps=min(recipe.warmup_steps, layout.steps // 2),  # a short run must get through its warm-up, too
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.max_grad_norm,
         gradient_checkpointing=recipe.gradient_checkpointing,
         bf16=recipe.bf16,
-        use_cpu=on_cpu(),
         eval_strategy="steps",
-        eval_steps=plan.evaluate_every,
+        eval_steps=layout.evaluate_every,
         save_strategy="steps",
-        save_steps=plan.evaluate_every,
+        save_steps=layout.evaluate_every,
         load_best_model_at_end=True,
         metric_for_best_model="eval_loss",
         greater_is_better=False,
-        restore_callback_states_from_checkpoint=True,
         logging_steps=1,
-        logging_nan_inf_filter=False,
-        include_num_input_tokens_seen="non_padding",
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=False if feeding.every_gradient else None,
-        dataloader_pin_memory=torch.accelerator.is_available(),
-        disable_tqdm=True,
-        log_level="passive",
-        log_level_replica="passive",
+        ddp_find_unused_parameters=False if feed.every_gradient else None,
         report_to=report_to,
     )
-    # Several GPUs without a launcher would be threads that share one model, and a state cannot be gathered from them.
-    arguments._n_gpu = min(1, arguments.n_gpu)
-    # How many processes there are is known only now.
-    at_once, accumulated = recipe.split_batch(arguments.world_size, feeding.rows)
+    # The number of processes is known only after TrainingArguments has initialised them.
+    at_once, accumulated = recipe.split_batch(arguments.world_size, feed.rows)
     arguments.per_device_train_batch_size = arguments.per_device_eval_batch_size = at_once
     arguments.gradient_accumulation_steps = accumulated
-    return arguments
+    return RecurrentTrainer(
+        feed.model,
+        arguments,
+        feed=feed,
+        data_collator=feed.collate,
+        compute_loss_func=feed.loss,
+        train_dataset=layout.train,
+        eval_dataset=layout.validation,
+        callbacks=callbacks,
+        save_every_steps=layout.save_every,
+        save_every_minutes=recipe.save_every_minutes,
+    )

@@ -22,9 +22,9 @@ from typing import Any
 
 from onward.data import Corpus, fingerprint_of, load_corpus
 from onward.training.checkpoints import all_checkpoints, discard_all
-from onward.training.claiming import folder_named, refuse_foreign, refuse_other
-from onward.training.many_runs import RunsProgress
-from onward.training.record import refuse_damaged
+from onward.training.folders import folder_named, refuse_foreign, refuse_other
+from onward.training.progress import RunsProgress
+from onward.training.results import refuse_damaged
 from onward.utils.fields import refuse_others
 from onward.utils.files import DamagedFile, make_folder
 from onward.utils.processes import is_first, losses_explained

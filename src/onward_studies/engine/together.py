@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from onward.training.checkpoints import alone_in
+from onward.training.folders import alone_in
 from onward.utils.processes import FirstProcessFailed, is_first, launched
 
 

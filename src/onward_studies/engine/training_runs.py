@@ -17,8 +17,8 @@ from onward.data.vocabularies import load_tokenizer, train_vocabulary
 from onward.evaluation import Measures, NothingToSwap, measure_memories
 from onward.models.block_recurrent import BlockRecurrentForCausalLM
 from onward.training import NonFiniteLossError, TrainingRecipe, train
-from onward.training.many_runs import RunsProgress
-from onward.training.record import read_result
+from onward.training.progress import RunsProgress
+from onward.training.results import read_result
 from onward.utils.files import whole_folder
 from onward.utils.manifests import write_manifest
 from onward.utils.processes import on_cpu

@@ -19,7 +19,7 @@ from onward.data.masked_rows import Hiding, PackedTexts
 from onward.data.tokens import tokenize
 from onward.finetuning import FinetuningRecipe, RunResult, sweep
 from onward.finetuning.data import read
-from onward.finetuning.summary import scores_of
+from onward.finetuning.results import scores_of
 from onward.finetuning.tasks import task_of
 from onward.models.pretrained import load_whole
 from onward.models.recurrent_bert import preset

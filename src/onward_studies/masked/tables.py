@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from onward.evaluation import plots
 from onward.finetuning import RunResult, Summary, Sweep
 from onward.finetuning.report import plot as plot_scores
-from onward.finetuning.summary import scores_of
+from onward.finetuning.results import scores_of
 
 from ..engine.intervals import cell, over, verdict
 from ..engine.reporting import Claim, Report, Table

@@ -10,7 +10,7 @@ from transformers import BertForMaskedLM
 
 from onward.data.masked_rows import Hiding, PackedTexts, collate_rows
 from onward.ops.language_loss import IGNORED
-from onward.training.masked import losses_of_hidden, only_where_asked
+from onward.training.masked import losses_of_hidden, only_hidden_logits
 
 ROWS_AT_ONCE = 32
 
@@ -29,7 +29,7 @@ def losses(model: BertForMaskedLM, texts: PackedTexts, pad: int) -> dict[str, fl
     """The mean over hidden tokens, in nats: of rows as they are, and shuffled."""
     model.eval()
     totals, tokens = {"in_order": 0.0, "shuffled": 0.0}, 0
-    with only_where_asked(model):
+    with only_hidden_logits(model):
         for start in range(0, len(texts), ROWS_AT_ONCE):
             numbers = range(start, min(start + ROWS_AT_ONCE, len(texts)))
             rows = [texts[number] for number in numbers]

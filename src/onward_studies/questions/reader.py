@@ -18,16 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 from transformers.modeling_outputs import ModelOutput
 
 from onward.data.questions import KINDS, SPAN, EncodedQuestion
-from onward.finetuning.run import FineTuner
+from onward.finetuning.trainer import FineTuner
 from onward.models.state import where_rows
 from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
-from onward.training.run import own_forward
+from onward.training.arguments import base_arguments
+from onward.training.run import forward_restored
 from onward.training.segments import real_memories
-from onward.utils.processes import on_cpu
 
 from .scores import Answers
 
@@ -222,8 +222,8 @@ class Learner(FineTuner):
 
     carrier_rate: float | None = None
 
-    def begin_anew(self) -> None:
-        """A constant begins where the memories are that it stands for, of the longest documents."""
+    def start(self) -> None:
+        """A constant starts from the memories that it stands for, of the longest documents."""
         model: Any = self.model
         reader = model.reader
         if reader.config.carrier == "constant":
@@ -235,7 +235,7 @@ class Learner(FineTuner):
                 memories = real_memories(reader, partial(reader, **given))
             if len(memories[0]):
                 reader.carrier.start_from(tuple(memories))
-        super().begin_anew()
+        super().start()
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
@@ -282,9 +282,9 @@ def learn(
 ) -> list[tuple[int, float]]:
     """Every question of the data set once, in its order. Goes on from the last checkpoint in `folder`. Returns the mean
     training loss of every ten steps, by how many questions have been read."""
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        seed=recipe.seed,
+    arguments = base_arguments(
+        folder,
+        recipe.seed,
         num_train_epochs=1,
         per_device_train_batch_size=recipe.rows,
         train_sampling_strategy="sequential",
@@ -293,30 +293,21 @@ def learn(
         warmup_steps=recipe.warmup,  # a share
         weight_decay=0.01,
         bf16=recipe.bf16,
-        use_cpu=on_cpu(),
         save_strategy="steps",
         save_steps=recipe.checkpoint_every,
         eval_strategy="no",
         logging_steps=1,
-        logging_nan_inf_filter=False,
-        remove_unused_columns=False,
-        dataloader_pin_memory=torch.accelerator.is_available(),
-        disable_tqdm=True,
-        log_level="passive",
-        report_to="none",
     )
-    arguments._n_gpu = min(1, arguments.n_gpu)  # or several GPUs would make the batch so many times larger
     learner = Learner(
         model,  # type: ignore[arg-type]  # Trainer takes any module that returns a loss
         arguments,
         data_collator=collator,
         train_dataset=questions,
-        callbacks=list(callbacks),
+        callbacks=callbacks,
     )
     learner.carrier_rate = recipe.carrier_rate
-    learner.remove_callback(PrinterCallback)
-    with own_forward(model):  # or answers would be in bfloat16, but for those with swapped memories
-        learner.begin()
+    with forward_restored(model):  # or answers would be in bfloat16, but for those with swapped memories
+        learner.start_or_resume()
     losses = [entry["loss"] for entry in learner.state.log_history if "loss" in entry]  # of checkpoints before, too
     tens = [losses[start : start + 10] for start in range(0, len(losses), 10)]
     read = [min(recipe.rows * (10 * i + len(ten)), len(questions)) for i, ten in enumerate(tens)]

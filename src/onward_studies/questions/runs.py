@@ -26,7 +26,7 @@ from onward.data.vocabularies import train_vocabulary
 from onward.models.pretrained import load_backbone
 from onward.training import NonFiniteLossError
 from onward.training.checkpoints import UNFINISHED, discard_unfinished
-from onward.training.many_runs import RunsProgress
+from onward.training.progress import RunsProgress
 from onward.utils.files import put_all_in_place
 from onward.utils.safe_json import write_json
 

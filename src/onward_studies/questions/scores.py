@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onward.data.questions import KINDS, Question
-from onward.finetuning.answers import exact_match, f1, normalize
+from onward.finetuning.squad import exact_match, f1, normalize
 
 
 @dataclass(frozen=True)
