@@ -209,7 +209,9 @@ def test_weights_that_broke_off(place, told, model, kept):
 
 def test_corpora_that_broke_off(place, told):
     (place / "a.jsonl").write_text(json.dumps({"text": "x"}) + "\n" + "[" * 10**5)
-    assert "a.jsonl, line 2: lists or objects lie too deep" in told("vocabulary", "--corpus", str(place / "a.jsonl"))
+    assert "a.jsonl, line 2: lists or objects are nested too deep" in told(
+        "vocabulary", "--corpus", str(place / "a.jsonl")
+    )
 
 
 def test_weights_other_than_those_that_were_saved(place, told):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from masked_runs import documents, word_tokenizer
 
-from onward.data.masked_rows import Hiding, PackedTexts, collate, continuing_pieces
+from onward.data.masked_rows import Hiding, PackedTexts, collate_rows, continuing_pieces
 
 TOKENIZER = word_tokenizer()
 IDS = len(TOKENIZER)
@@ -98,7 +98,7 @@ def test_pieces_that_go_on_with_a_word_are_found_by_their_signs():
     assert continuing_pieces(Tokenizer("a", "##b", "c")) == [2]
     assert continuing_pieces(Tokenizer("Ġa", "b", "Ġ")) == [2]
     assert continuing_pieces(Tokenizer("b", "▁a")) == [1]
-    with pytest.raises(ValueError, match="whole_words=True, but the tokenizer does not show where words begin"):
+    with pytest.raises(ValueError, match="whole_words=True: the tokenizer does not show where words begin"):
         continuing_pieces(Tokenizer("a", "b"))
 
 
@@ -169,7 +169,7 @@ def test_rows_that_cannot_be():
 
 def test_a_batch_is_padded_and_says_where():
     texts = packed(seed=None)
-    batch = collate([texts[0], texts[len(texts) - 1]], PAD)
+    batch = collate_rows([texts[0], texts[len(texts) - 1]], PAD)
     last = len(texts[len(texts) - 1]["input_ids"])
     assert last < 16 and batch["attention_mask"].sum(1).tolist() == [16, last]
     assert (batch["input_ids"][1, last:] == PAD).all() and (batch["labels"][1, last:] == -100).all()

@@ -187,7 +187,7 @@ def test_questions_are_answered(place: Path, tmp_path: Path, kind: str) -> None:
         ({"learning_rate": float("nan")}, r"learning_rate=nan"),
         ({"task": "sst"}, r"no task 'sst': did you mean 'sst2'"),
         ({"recipe": FinetuningRecipe(max_length=65)}, r"max_length=65: it is more than the 64 positions of bert"),
-        ({"split": "train"}, r"split='train' is not known"),
+        ({"split": "train"}, r"split='train': models are scored on"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_runs(

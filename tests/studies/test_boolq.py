@@ -98,7 +98,10 @@ def test_what_cannot_be_read_is_found_first(tmp_path: Path) -> None:
         (places | {"documents": "none"}, "asks about .* and no documents are given: give them beside it"),
         (places | {"documents": str(tmp_path / "nothing")}, "there is no file or folder"),
         (places | {"train": str(spans)}, "question 'q7' has the answer 'here', not yes or no: .* hotpotqa"),
-        (erasers_files(tmp_path, "wxyz", "efgh"), "none of the documents .* is there: .* no document 'wiki_w' among 8"),
+        (
+            erasers_files(tmp_path, "wxyz", "efgh"),
+            "all questions of .* missing documents: .* no document 'wiki_w' among 8",
+        ),
     ):
         setting = STUDY.setting("smoke", corpora=corpora)
         with pytest.raises((DataError, ValueError), match=message):

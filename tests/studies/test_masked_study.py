@@ -138,7 +138,7 @@ def test_what_a_model_that_diverged_leaves_to_others(tmp_path: Path) -> None:
 
 
 def test_tasks_are_looked_at_before_anything_is_trained(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no file or folder 'nowhere'"):
+    with pytest.raises(ValueError, match="data='nowhere': there is no file or folder"):
         run(f"study mlm --scale smoke --corpus glue=nowhere --out {tmp_path}")
     assert not (tmp_path / "smoke" / "runs").exists()
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from training_runs import interrupt_after, losses, validations
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from onward.data.masked_rows import Hiding, PackedTexts, collate
+from onward.data.masked_rows import Hiding, PackedTexts, collate_rows
 from onward.training import TrainingRecipe, train
 from onward.training.masked import MaskedFeed, mean_loss, only_hidden_logits
 
@@ -24,7 +24,7 @@ kinds = pytest.mark.parametrize("kind", MODELS)
 def batch_of(count=5, seed=None):
     tokenizer = word_tokenizer()
     texts = PackedTexts(documents(), 16, tokenizer, Hiding.with_tokenizer(tokenizer, 35, 0.3, False), seed=seed)
-    return collate([texts[len(texts) - 1 - i] for i in range(count)], 0)  # the last row, which is padded, first
+    return collate_rows([texts[len(texts) - 1 - i] for i in range(count)], 0)  # the last row, which is padded, first
 
 
 # -- logits only where they are asked for

@@ -8,28 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onward.utils.files import DamagedFile, put_all_in_place, settle, whole_file, whole_folder
-from onward.utils.safe_json import field_of, read_json, write_json
-
-DAMAGED = [b"", b"{", b"null", b"[]", b'"text"', b"7", b"\xff\xfe{}", b"[" * 100_000, b"9" * 10_000]
-
-
-@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
-def test_anything_but_an_object_is_refused_by_the_name_of_its_file(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "run.json"
-    file.write_bytes(content)
-    with pytest.raises(DamagedFile, match=r"run\.json is damaged: it should be what a run is, and .*: begin anew$"):
-        read_json(file, "what a run is", "begin anew")
-
-
-def test_fields_are_refused_by_name_and_kind(tmp_path: Path) -> None:
-    write_json(file := tmp_path / "run.json", {"steps": "many"})
-    saved = read_json(file)
-    assert field_of(saved, file, "steps", str) == "many"
-    with pytest.raises(DamagedFile, match="has no field 'seed'"):
-        field_of(saved, file, "seed")
-    with pytest.raises(DamagedFile, match="field 'steps' holds \"many\""):
-        field_of(saved, file, "steps", int)
+from onward.utils.files import put_all_in_place, settle, whole_file, whole_folder, why_not_writable
+from onward.utils.safe_json import read_json, write_json
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
@@ -73,3 +53,12 @@ def test_files_that_no_one_else_may_read_get_the_usual_rights(tmp_path: Path, ma
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == rights
     assert stat.S_IMODE((tmp_path / "chosen").stat().st_mode) == 0o640
     assert sorted(file.name for file in tmp_path.iterdir()) == ["chosen", "secret"]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (file := tmp_path / "file").touch()
+    assert why_not_writable(file) is why_not_writable(tmp_path / "new" / "folder") is None
+    assert why_not_writable(file / "inside") == f"{file} is a file, not a folder"
+    assert list(tmp_path.iterdir()) == [file]
+    if Path("/proc").is_dir():
+        assert "/proc cannot be written to" in (why_not_writable(Path("/proc/new")) or "")

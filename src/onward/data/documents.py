@@ -1,4 +1,4 @@
-"""Documents, and three splits of them."""
+"""Documents, and their splits into train, validation and test."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
+from ..utils.files import DataError
+from ..utils.safe_json import HALF_A_CHARACTER
+
 SPLITS = ("train", "validation", "test")
-HALF = re.compile("[\ud800-\udfff]")
-"""A surrogate without the other: JSON can write one, UTF-8 and tokenizers know none."""
 
 Key = TypeVar("Key")
-
-
-class CorpusError(ValueError):
-    """A corpus that cannot be read; the message says which, where and what to do."""
 
 
 @dataclass(frozen=True)
@@ -25,25 +22,25 @@ class Document:
     text: str
 
     def __post_init__(self) -> None:
-        if not self.text.isascii() and (half := HALF.search(self.text)):
-            raise CorpusError(
+        if not self.text.isascii() and (half := HALF_A_CHARACTER.search(self.text)):
+            raise DataError(
                 f"document {self.name!r}: half a character, \\u{ord(half[0]):04x}, stands at position {half.start()}; "
                 "correct or remove it"
             )
 
     @cached_property
     def words(self) -> int:
-        """Whitespace words of the raw text: what word-level perplexity divides by."""
+        """Whitespace words of the raw text, by which word-level perplexity divides."""
         return len(self.text.split())
 
     @cached_property
     def bytes(self) -> int:
-        """UTF-8 bytes: what bits per byte divides by."""
+        """UTF-8 bytes, by which bits per byte divides."""
         return len(self.text.encode("utf-8"))
 
 
 class LazyDocuments(Sequence[Document]):
-    """Documents read when asked for, so that a corpus may be larger than memory; slices stay lazy."""
+    """Documents that are read on access, so that a corpus may be larger than memory. Slices stay lazy."""
 
     def __init__(self, keys: Sequence[Key], read: Callable[[Key], Document]):
         self._keys: Sequence[Any] = keys
@@ -66,9 +63,8 @@ class LazyDocuments(Sequence[Document]):
 class Corpus:
     """Three splits of documents.
 
-    `validation_tokens` asks readers to use only so many first tokens of each validation document. It is
-    carried along and not applied here, because tokens depend on the tokenizer: pass it to
-    `streams.tokenize(max_tokens=...)`.
+    `validation_tokens` is how many of each validation document's first tokens are meant to be used. Tokens depend on
+    the tokenizer, so it is not applied here: pass it to `tokenize(max_tokens=...)`.
     """
 
     name: str
@@ -80,14 +76,14 @@ class Corpus:
     def __post_init__(self) -> None:
         for split in SPLITS:
             if len(getattr(self, split)) == 0:
-                raise CorpusError(f"corpus {self.name!r} has no {split} documents: give it some text")
+                raise DataError(f"corpus {self.name!r} has no {split} documents: give it some text")
 
 
 def split_documents(name: str, documents: Sequence[Document]) -> Corpus:
-    """Hold out the last tenth of the documents; with fewer than three, the last fifth of the last text."""
+    """Holds out the last tenth of the documents, or, with fewer than three, the last fifth of the last text."""
     count = len(documents)
     if count == 0:
-        raise CorpusError(f"corpus {name!r} has no documents: give it some text")
+        raise DataError(f"corpus {name!r} has no documents: give it some text")
     if count < 3:
         head, middle, tail = _split_text(documents[-1])
         return Corpus(name, [*documents[:-1], head], [middle], [tail])
@@ -99,11 +95,7 @@ def split_documents(name: str, documents: Sequence[Document]) -> Corpus:
 def _split_text(document: Document) -> tuple[Document, Document, Document]:
     text = document.text
     first_letter, last_letter = len(text) - len(text.lstrip()), len(text.rstrip())
-    for boundary in (
-        r"\n\s*\n",
-        r"([^\S\n]*\n)+",
-        r"\s+",
-    ):  # the ends of paragraphs, else of lines, else of words
+    for boundary in (r"\n\s*\n", r"([^\S\n]*\n)+", r"\s+"):  # the ends of paragraphs, else of lines, else of words
         found = re.finditer(boundary, text)
         ends = [match.end() for match in found if first_letter < match.start() and match.end() < last_letter]
         if len(ends) < 2:
@@ -117,25 +109,25 @@ def _split_text(document: Document) -> tuple[Document, Document, Document]:
                 Document(f"{document.name} [validation]", text[first:second]),
                 Document(f"{document.name} [test]", text[second:]),
             )
-    raise CorpusError(
+    raise DataError(
         f"document {document.name!r} has too few words ({document.words}) to be split into train, validation "
         "and test: give at least three documents, or a longer one"
     )
 
 
 def from_splits(name: str, splits: Mapping[str, Sequence[Document]]) -> Corpus:
-    """Take the splits that are there; one held-out split is halved, none means the last tenth of train."""
+    """Takes given splits. A single held-out split is halved; without one, the last tenth of train is held out."""
     if "train" not in splits:
-        raise CorpusError(f"corpus {name!r} has the splits {', '.join(splits)} but no train split: add one")
+        raise DataError(f"corpus {name!r} has the splits {', '.join(splits)}, and no train split: add one")
     held = [splits[split] for split in ("validation", "test") if split in splits]
+    if not held:
+        return split_documents(name, splits["train"])
     if len(held) == 2:
         return Corpus(name, splits["train"], held[0], held[1])
-    if len(held) == 1 and len(held[0]) >= 2:
-        half = len(held[0]) // 2
-        return Corpus(name, splits["train"], held[0][:half], held[0][half:])
-    if len(held) == 1:
-        raise CorpusError(
-            f"corpus {name!r} has train and one held-out document only, which cannot serve as both "
-            "validation and test: add the missing split"
+    half = len(held[0]) // 2
+    if not half:
+        raise DataError(
+            f"corpus {name!r} has only one held-out document, which cannot serve as both validation and test: add the "
+            "missing split"
         )
-    return split_documents(name, splits["train"])
+    return Corpus(name, splits["train"], held[0][:half], held[0][half:])

@@ -1,7 +1,5 @@
-"""Backbones that come as Python packages, for machines that reach a package registry only.
-
-`smollm2-135m` is a decoder, `minilm-l6` an encoder.
-"""
+"""Backbones that come as Python packages, for machines that reach only a package registry: `smollm2-135m` is a decoder,
+`minilm-l6` an encoder."""
 
 from __future__ import annotations
 
@@ -13,12 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ..utils.files import put_in_place
+from ..utils.files import put_in_place, why_not_writable
 from ..utils.locks import locked
 
 
@@ -41,7 +38,7 @@ PACKAGED = {
 
 
 def source_of(name: str) -> str:
-    """What `from_pretrained` takes for a backbone's name: the folder of a packaged one, or the name itself."""
+    """What to pass to `from_pretrained`: the folder of a packaged backbone, or any other name itself."""
     return str(packaged_folder(name)) if name in PACKAGED else name
 
 
@@ -49,18 +46,14 @@ def packaged_folder(name: str) -> Path:
     backbone = PACKAGED[name]
     if not backbone.gguf:
         return _package_location(name) / backbone.folder
-    cached = _cache_folder() / name
+    cached = Path(os.environ.get("ONWARD_CACHE") or "~/.cache/onward").expanduser() / name
     if not (cached / "config.json").is_file():
         _unpack_gguf(_package_location(name) / backbone.folder, cached)
     return cached
 
 
-def _cache_folder() -> Path:
-    return Path(os.environ.get("ONWARD_CACHE") or "~/.cache/onward").expanduser()
-
-
 def _package_location(name: str) -> Path:
-    """Where the package is, without importing it: its code may need things that are not installed."""
+    """Found without importing the package: its code may need things that are not installed."""
     backbone = PACKAGED[name]
     spec = importlib.util.find_spec(backbone.package)
     locations = list(spec.submodule_search_locations or ()) if spec else []
@@ -70,7 +63,7 @@ def _package_location(name: str) -> Path:
 
 
 def _unpack_gguf(folder: Path, target: Path) -> None:
-    """Write the quantised weights out as float32, once: it takes half a minute, a later load two seconds."""
+    """Writes the quantised weights as float32. It takes half a minute once; a later load takes two seconds."""
     files = sorted(folder.glob("*.gguf"))
     if not files:
         raise FileNotFoundError(f"folder {str(folder)!r} holds no .gguf file: install its package again")
@@ -85,35 +78,31 @@ def _unpack_gguf(folder: Path, target: Path) -> None:
         folder, gguf_file=gguf_file, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
-    # Written beside its place, then renamed: a run that is stopped or has a twin never leaves half a model.
     with _unfinished(target) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         try:
             put_in_place(folder, target)
         except OSError:
-            if not (target / "config.json").is_file():  # no twin was faster: a real failure
+            if not (target / "config.json").is_file():  # otherwise another process was faster
                 raise
 
 
 def _check_place(target: Path) -> None:
-    """Known at once, rather than after all the work."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=target.parent, prefix=".trial-"):
-            pass
-    except OSError as error:
+    """Checked before the work."""
+    if fault := why_not_writable(target):
         raise ValueError(
-            f"{target.parent}, where {target.name} is unpacked, cannot be written to ({error.strerror}): set "
-            "ONWARD_CACHE to another folder, or change its permissions"
-        ) from error
+            f"{target.parent}, where {target.name} is unpacked, cannot be written to ({fault}): set ONWARD_CACHE to "
+            "another folder, or change its permissions"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_dir() and any(target.iterdir()):
         raise FileExistsError(f"{target} should hold {target.name}, and has no config.json: delete it")
 
 
 @contextmanager
 def _unfinished(target: Path) -> Iterator[Path]:
-    """A folder that is locked for as long as this process lives, so that others know what is left of dead ones."""
+    """A folder that is locked while this process lives, by which others can tell it from those of killed processes."""
     folder = target.with_name(f".{target.name}-{uuid.uuid4().hex[:12]}")
     lock = _lock_of(folder)
     with locked(lock, wait=False):
@@ -126,7 +115,7 @@ def _unfinished(target: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Of processes that were killed: half a gigabyte each."""
+    """Deletes the folders of killed processes: half a gigabyte each."""
     for folder in target.parent.glob(f".{target.name}-*"):
         if folder.is_dir():
             lock = _lock_of(folder)

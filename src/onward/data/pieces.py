@@ -1,4 +1,4 @@
-"""Long texts go through tokenizers in pieces: which borders are safe, and for which tokenizers."""
+"""Pieces of long texts that have the same tokens as the whole: where to cut, and for which tokenizers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 PIECE = 10_000
-"""Characters that are tokenized at once, about: more only cost memory."""
+"""Characters that are tokenized at once, about. More only cost memory."""
 # Letters, digits, signs, each with one space before them; other whitespace by itself: almost GPT-2's words.
 WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 BORDER = re.compile(r"(?<=\S)[ \t\r\n]")
@@ -26,11 +26,11 @@ def cut_between_words(text: str) -> Iterator[str]:
 
 
 def tokenizes_pieces_alike(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the pieces of `cut_between_words` are sure to have the tokens of the whole text.
+    """Whether the pieces of `cut_between_words` certainly have the tokens of the whole text.
 
-    They have if a tokenizer first of all splits text into words that never go on from a letter to whitespace, and
-    that depend on what follows them at the end of whitespace only. That is true of GPT-2's words, which many
-    tokenizers use, of BERT's, and of ours. Where it is not known to be true, the answer is no.
+    They do if the tokenizer first splits text into words that never continue from a letter to whitespace, and that
+    depend on the text after them only at the end of whitespace. This holds for GPT-2's words, which many tokenizers
+    use, for BERT's, and for ours. If it is not known to hold, the answer is no.
     """
     if not tokenizer.is_fast:
         return False
@@ -38,7 +38,7 @@ def tokenizes_pieces_alike(tokenizer: PreTrainedTokenizerBase) -> bool:
         if added.lstrip or added.rstrip or added.single_word or re.search(r"\s", added.content):
             return False
     backend = tokenizer.backend_tokenizer
-    # Which characters are digits does not depend on others, so it does not matter when they are split off.
+    # Whether a character is a digit does not depend on others, so it does not matter when digits are split off.
     words, *after = [step for step in _steps(backend.pre_tokenizer) if step["type"] != "Digits"] or [{}]
     return (
         all(map(_keeps_borders, _steps(backend.normalizer)))
@@ -60,7 +60,7 @@ def _keeps_borders(normalizer: dict[str, Any]) -> bool:
         case {"type": "Replace", "pattern": {"String": old}, "content": new}:
             return len(old) == 1 and bool(new) and not re.search(r"\s", old + new)
         case {"type": "BertNormalizer"}:
-            return True  # looks at one letter, and the accents after it, at a time
+            return True  # it changes one letter, with the accents after it, at a time
     return False
 
 

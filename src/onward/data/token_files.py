@@ -1,4 +1,4 @@
-"""Tokens of long corpora, made once and kept in files, which a second start and every other process map into memory."""
+"""Tokens of long corpora, kept in files. Later starts and other processes map them into memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .tokens import TokenizedDocument, tokenize
 
 TOKENS_OF_A_FILE = 2**28  # a gigabyte
 DOCUMENTS_AT_A_TIME = 64
-DOCUMENTS = "documents.json"
-Progress = Callable[[str, int, int], None]  # what is done, and with how many of all documents it has been
+DOCUMENTS, TOKENS = "documents.json", "tokens-{:05}.safetensors"
+Progress = Callable[[str, int, int], None]  # called with what is being done, documents done, and all documents
 
 
 def tokenize_into(
@@ -37,10 +37,10 @@ def tokenize_into(
     add_end: bool = False,
     progress: Progress | None = None,
 ) -> list[TokenizedDocument]:
-    """What `tokenize` gives, from files in `folder` that the first who needs them writes, while others wait.
+    """What `tokenize` returns, from files in `folder`. The first process that needs them writes them; others wait.
 
-    Files are found by the texts and the tokenizer themselves, so that changed ones are never mistaken for them. Slow
-    tokenizers do not tell all that they are made of, and their tokens stay in memory.
+    Files are named by a hash of the texts and the tokenizer, so a changed text or tokenizer has other files. Slow
+    tokenizers cannot be hashed, and their tokens stay in memory.
     """
     if not tokenizer.is_fast:
         return tokenize(documents, tokenizer, add_end=add_end)
@@ -49,13 +49,13 @@ def tokenize_into(
     with _writing(folder):
         make_folder(folder)
     with locked(place.with_suffix(".lock"), wait=True) as alone:
-        if alone:  # what a killed process left
+        if alone:  # then these are left by killed processes
             for left in folder.glob(f"{place.name}.*.unfinished"):
                 shutil.rmtree(left)
         if place.exists():
             try:
                 return _read(place, len(documents))
-            except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):  # a copy that broke off
+            except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):  # damaged
                 shutil.rmtree(place)
         _write(place, documents, tokenizer, add_end, said)
         return _read(place, len(documents))
@@ -64,7 +64,7 @@ def tokenize_into(
 def _fingerprint(
     documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase, add_end: bool, said: Progress
 ) -> str:
-    """The same texts cut and named otherwise are others."""
+    """Of texts with their names and borders, and of everything that decides their tokens."""
     inside = json.loads(tokenizer.backend_tokenizer.to_str())
     for setting_of_a_call in ("truncation", "padding"):
         inside.pop(setting_of_a_call, None)
@@ -80,7 +80,7 @@ def _fingerprint(
 def _write(
     place: Path, documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase, add_end: bool, said: Progress
 ) -> None:
-    """Documents one after another in large files; renamed into place when all are there."""
+    """Documents one after another in large files, which get their names when all are complete."""
     with _writing(place.parent):
         unfinished = place.with_name(f"{place.name}.{uuid4().hex}.unfinished")
         unfinished.mkdir()
@@ -96,7 +96,7 @@ def _write(
             tokens += sum(map(len, new))
             if tokens >= TOKENS_OF_A_FILE or start + DOCUMENTS_AT_A_TIME >= len(documents):
                 with _writing(place.parent):
-                    save_file({"ids": torch.cat([d.ids for d in waiting])}, unfinished / _file(files))
+                    save_file({"ids": torch.cat([d.ids for d in waiting])}, unfinished / TOKENS.format(files))
                 files, tokens, waiting = files + 1, 0, []
         with _writing(place.parent):
             (unfinished / DOCUMENTS).write_text(json.dumps(listed), encoding="utf-8")
@@ -104,7 +104,7 @@ def _write(
             try:
                 put_in_place(unfinished, place)
             except OSError:
-                if not place.exists():  # else, where there are no locks, another was faster
+                if not place.exists():  # otherwise, without locks, another process was faster
                     raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -124,12 +124,8 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _file(number: int) -> str:
-    return f"tokens-{number:05}.safetensors"
-
-
 def _read(place: Path, count: int) -> list[TokenizedDocument]:
-    """Ids stay in the files until they are looked at. Files that were written before they had hashes are believed."""
+    """Ids are mapped, and loaded on access. Files of older versions, without hashes, are trusted."""
     if has_manifest(place) and (fault := fault_in(place)):
         raise DamagedFile(fault)
     documents: list[TokenizedDocument] = []
@@ -137,7 +133,7 @@ def _read(place: Path, count: int) -> list[TokenizedDocument]:
     if not isinstance(listed, list) or len(listed) != count:
         raise DamagedFile(f"{place / DOCUMENTS} is damaged: it should list {count} documents")
     for number, of_file in groupby(listed, key=itemgetter(0)):
-        with safe_open(place / _file(number), "pt") as file:
+        with safe_open(place / TOKENS.format(number), "pt") as file:
             ids = file.get_tensor("ids")
         about = list(of_file)
         for (_, _, name, words, size), part in zip(about, ids.split([one[1] for one in about]), strict=True):

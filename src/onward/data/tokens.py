@@ -1,15 +1,15 @@
-"""Documents -> tokens: each whole, with the words and bytes of the text behind them."""
+"""Documents -> tokens, each document whole, with its counts of words and bytes."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..utils.fields import FieldError
 from .documents import Document
 from .pieces import cut_between_words, tokenizes_pieces_alike
 
@@ -33,20 +33,18 @@ def tokenize(
     max_tokens: int | None = None,
     add_end: bool = False,
 ) -> list[TokenizedDocument]:
-    """Tokenize whole documents, or plain strings; `max_tokens` keeps only the first so many of each.
+    """Tokenizes documents or plain strings, whole, or the first `max_tokens` of each.
 
-    No special tokens are added, but with `add_end` the tokenizer's end of text, if it has one, after each document
-    that is kept whole: what a model must have seen to end one itself. Ids are kept as int32, half of int64's memory;
-    segments hand them out as int64.
+    No special tokens are added, except, with `add_end`, the tokenizer's end of text after each document that is kept
+    whole: a model learns from it to end a text. Ids are int32, half the memory of int64; segments convert them.
     """
     if max_tokens is not None and max_tokens < 1:
-        raise ValueError(f"max_tokens={max_tokens}: keep at least one token, or pass None to keep all")
+        raise FieldError("max_tokens", max_tokens, "keep at least one token, or pass None to keep all")
     in_pieces = tokenizes_pieces_alike(tokenizer)
-    with _no_length_warning(tokenizer):
-        return [
-            _tokenize_one(_as_document(document, number), tokenizer, max_tokens, in_pieces, add_end)
-            for number, document in enumerate(documents)
-        ]
+    return [
+        _tokenize_one(_as_document(document, number), tokenizer, max_tokens, in_pieces, add_end)
+        for number, document in enumerate(documents)
+    ]
 
 
 def _as_document(given: Document | str, number: int) -> Document:
@@ -65,16 +63,17 @@ def _tokenize_one(
     kept = document
     parts: list[Tensor] = []
     count = characters = 0
-    # Tokenizers take some hundred bytes of memory for a byte of text, so long texts go through them in pieces.
+    # Tokenizers need some hundred bytes of memory for a byte of text, so long texts go through them in pieces.
     for piece in cut_between_words(document.text) if in_pieces else [document.text]:
-        # Some tokenizers are saved with truncation and padding switched on; a document must come through whole.
+        # Some tokenizers are saved with truncation and padding switched on.
         encoded = tokenizer(
             piece,
             add_special_tokens=False,
             truncation=False,
             padding=False,
-            split_special_tokens=True,  # a text that speaks of [SEP] does not end there
+            split_special_tokens=True,  # "[SEP]" in a text is not a separator
             return_offsets_mapping=tokenizer.is_fast and max_tokens is not None,
+            verbose=False,  # no warning about texts longer than the backbone's context: they are the usual case
         )
         ids: list[int] = encoded["input_ids"]
         if max_tokens is not None and count + len(ids) > max_tokens:
@@ -98,14 +97,3 @@ def _tokenize_one(
     if add_end and is_whole and tokenizer.eos_token_id is not None:
         parts.append(torch.tensor([tokenizer.eos_token_id], dtype=torch.int32))
     return TokenizedDocument(document.name, torch.cat(parts), kept.words, kept.bytes)
-
-
-@contextlib.contextmanager
-def _no_length_warning(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """Tokenizers warn of texts longer than the backbone's context, which are this library's usual case."""
-    limit = tokenizer.model_max_length
-    tokenizer.model_max_length = int(1e30)
-    try:
-        yield
-    finally:
-        tokenizer.model_max_length = limit

@@ -4,7 +4,7 @@ byte_tokenizer()                                         one token per byte
 train_vocabulary(documents, 32_000)                      byte-level BPE
 train_vocabulary(documents, 32_000, "sentencepiece")     unigram pieces; bytes for the rest
 train_vocabulary(documents, 30_000, "wordpiece")         BERT's: lower case, with [CLS], [SEP] and [MASK]
-load_tokenizer("bytes" | "my_vocabulary/" | "gpt2")      what was saved, here or on the Hub
+load_tokenizer("bytes" | "my_vocabulary/" | "gpt2")      bytes, a local folder, or a name on the Hub
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..utils.damage import damage_told
+from ..utils.fields import FieldError
 from ..utils.hub import HubUnreachable, hub_is_reachable, is_hub_name
 from .documents import Document
 from .packaged import PACKAGED, source_of
@@ -31,7 +32,7 @@ MOST_TOKENS = 10_000_000
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte: knows every text and needs no training."""
+    """One token per byte: encodes every text and needs no training."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {END: 0} | {letter: i + 1 for i, letter in enumerate(alphabet)}
     return _wrapped(_byte_level(models.BPE(vocab=vocabulary, merges=[])))
@@ -45,12 +46,12 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    # A text that has "<end>" in it, as this file has, does not end there: it is read letter by letter.
+    # "<end>" in a text, as in this file, does not end it: it is tokenized as letters.
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, split_special_tokens=True)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """`bytes`, a folder written by save_pretrained, a packaged backbone's name, or a name on the Hub."""
+    """Loads `bytes`, a folder written by save_pretrained, a packaged backbone's tokenizer, or a name on the Hub."""
     name = str(name)
     if name == "bytes":
         return byte_tokenizer()
@@ -92,41 +93,39 @@ def train_vocabulary(
     max_bytes: int = 100_000_000,
     progress: Report | None = None,
 ) -> PreTrainedTokenizerFast:
-    """A vocabulary of `size` tokens for these documents, the same on every run; save it with `save_pretrained`.
+    """Trains a vocabulary of `size` tokens, or fewer if the documents have too little variety; repeatable.
 
-    `bpe` joins bytes. `sentencepiece` is a unigram vocabulary like those of SentencePiece: a space is written ▁,
-    and characters too rare for a token of their own are read as bytes. Neither mixes letters, digits and signs
-    in a token, both join runs of spaces, and both give every text back as it was. `wordpiece` is BERT's, and what
-    masked language models are trained with: words in lower case without accents, each cut into pieces of which all but
-    the first begin with ##, and characters too rare for a token unknown. A corpus with too little variety for `size`
-    tokens gives fewer.
+    `bpe` joins bytes. `sentencepiece` is a unigram vocabulary like those of SentencePiece: a space is written ▁, and
+    characters too rare for a token are encoded as bytes. Neither mixes letters, digits and signs in a token, both join
+    runs of spaces, and both decode every text to what it was. `wordpiece` is BERT's, for masked language models: words
+    in lower case without accents are cut into pieces, all except the first begin with ##, and characters too rare for
+    a token are unknown.
 
-    Longer corpora are sampled down to `max_bytes`, evenly from beginning to end: 100 MB hold all the words that
-    matter, and take some minutes. `documents` are read once, one at a time. `progress` is told what is being done.
+    Longer corpora are sampled down to `max_bytes`, evenly from beginning to end: 100 MB hold all words that matter,
+    and take some minutes. `documents` are read once, one at a time. `progress` is called with what is being done.
     """
     if kind not in KINDS:
-        raise ValueError(f"kind={kind!r}: choose {', '.join(map(repr, KINDS))}")
+        raise FieldError("kind", kind, f"choose {', '.join(map(repr, KINDS))}")
     smallest = len(BYTES) + 1
     if size < smallest:
-        raise ValueError(
-            f"size={size}: bytes, or letters, and special tokens alone are {smallest}; choose at least that many"
-        )
+        problem = f"bytes, or letters, and special tokens alone are {smallest}; choose at least that many"
+        raise FieldError("size", size, problem)
     if size > MOST_TOKENS:
-        raise ValueError(f"size={size}: no vocabulary has so many tokens; choose at most {MOST_TOKENS:,}")
+        raise FieldError("size", size, f"no vocabulary has so many tokens; choose at most {MOST_TOKENS:,}")
     if max_bytes < 1:
-        raise ValueError(f"max_bytes={max_bytes}: read at least one byte")
+        raise FieldError("max_bytes", max_bytes, "read at least one byte")
     report = progress or (lambda _: None)
     texts = _sample(documents, max_bytes)
     if not any(text.strip() for text in texts):
         raise ValueError("a corpus with no text: a vocabulary needs some documents to be trained on")
     characters = sum(map(len, texts))
     report(f"read {characters:,} characters")
-    # Trainers set memory aside for all tokens, and a text has far fewer than this.
+    # Trainers allocate memory for all tokens, and a text has far fewer than this.
     return KINDS[kind](texts, min(size, smallest + 16 * characters), report)
 
 
 def _sample(documents: Iterable[Document], max_bytes: int) -> list[str]:
-    """Every piece of text, or every second, fourth, ... one, so that they fit."""
+    """Every piece of text, or every second, fourth, ... one, until they fit."""
     kept: list[tuple[str, int]] = []
     every, total, number = 1, 0, 0
     for document in documents:
@@ -142,9 +141,17 @@ def _sample(documents: Iterable[Document], max_bytes: int) -> list[str]:
 
 
 def _short_pieces(text: str) -> Iterator[str]:
-    # Some texts have no whitespace for megabytes; a word as long would be too much for the trainers.
+    # Some texts have no whitespace for megabytes; the trainers cannot take words so long.
     for piece in cut_between_words(text):
         yield from (piece[start : start + 2 * PIECE] for start in range(0, len(piece), 2 * PIECE))
+
+
+def _count_words(texts: Iterable[str], tokenizer: Tokenizer, report: Report) -> Counter[str]:
+    report("counting words")
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
+    return words
 
 
 def _train_bpe(texts: list[str], size: int, report: Report) -> PreTrainedTokenizerFast:
@@ -161,7 +168,7 @@ def _train_bpe(texts: list[str], size: int, report: Report) -> PreTrainedTokeniz
     return _wrapped(tokenizer)
 
 
-# Other letters, and whole words with them, become unknown: SentencePiece's share would lose "?" in an encyclopedia.
+# Rarer letters, and all words with them, become unknown. SentencePiece's share would lose "?" in an encyclopedia.
 ALMOST_ALL = 0.99995
 
 
@@ -169,13 +176,9 @@ def _train_wordpiece(texts: list[str], size: int, report: Report) -> PreTrainedT
     empty = BertTokenizer()
     special = [empty.pad_token, empty.unk_token, empty.cls_token, empty.sep_token, empty.mask_token]
     backend = empty.backend_tokenizer
-    report("counting words")
-    words: Counter[str] = Counter()
-    for text in texts:
-        normal = backend.normalizer.normalize_str(text)
-        words.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
+    words = _count_words((backend.normalizer.normalize_str(text) for text in texts), backend, report)
     first, later = _letters(words, limit=size // 4)
-    # The trainer would number ## letters in the order in which it meets them, and that is another on every run.
+    # The trainer would number ## letters in the order in which it meets them, which is another on every run.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=2,
@@ -190,7 +193,7 @@ def _train_wordpiece(texts: list[str], size: int, report: Report) -> PreTrainedT
 
 
 def _letters(words: Mapping[str, int], limit: int) -> tuple[list[str], list[str]]:
-    """The most frequent letters, up to ALMOST_ALL of the text, and those of them that go on with a word."""
+    """The most frequent letters, up to ALMOST_ALL of the text, and those of them that continue a word."""
     counts: Counter[str] = Counter()
     later: set[str] = set()
     for word, count in words.items():
@@ -216,8 +219,8 @@ def _train_sentencepiece(texts: list[str], size: int, report: Report) -> PreTrai
     between = re.compile(f"[^{re.escape(characters)}]+" if characters else r"(?s:.+)")
     parts = [part for text in texts for part in between.split(text) if part]
     pieces = _train_pieces(parts, room, report) if parts else {}
-    # A token for the unknown must be named for bytes to be used in its place. Neither that nor the bytes' names are
-    # found in any text, because WORDS splits signs from letters.
+    # Byte fallback needs a token for the unknown. No text has it or the bytes' names as tokens, because WORDS splits
+    # signs from letters.
     vocabulary = [(END, 0.0), *((byte, 0.0) for byte in BYTES)]
     vocabulary += sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
     return _wrapped(_sentencepiece(models.Unigram(vocabulary, unk_id=0, byte_fallback=True)))
@@ -225,7 +228,7 @@ def _train_sentencepiece(texts: list[str], size: int, report: Report) -> PreTrai
 
 def _sentencepiece(model: models.Model) -> Tokenizer:
     tokenizer = Tokenizer(model)
-    # SPACE stands for a space, so where the text itself has one, it must be written in another way.
+    # SPACE stands for a space, so a SPACE in the text itself is escaped.
     escapes = [(ESCAPE, ESCAPE + "0"), (SPACE, ESCAPE + "1")]
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(*pair) for pair in escapes])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -242,7 +245,7 @@ def _sentencepiece(model: models.Model) -> Tokenizer:
 
 
 def _common_characters(texts: list[str], limit: int) -> str:
-    """The most frequent characters, up to COVERAGE of the text: each is sure of a token."""
+    """The most frequent characters, up to COVERAGE of the text. Each gets a token."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -264,16 +267,13 @@ def _most_common(counts: Counter[str], coverage: float, limit: int, but: Collect
 def _train_pieces(parts: list[str], room: int, report: Report) -> dict[str, float]:
     """The pieces of a unigram vocabulary and the logarithms of their shares in the text.
 
-    BPE proposes four times as many as there is room for. Then, in turns, words are split in the most likely way,
-    pieces are counted anew, and a quarter goes: those that the text loses least by. The package's own trainer adds
-    up fractions in random order, and starts from letters' counts in the text but pieces' counts in the list of
-    words, so that it gives other digits on every run and splits common words.
+    BPE proposes four times as many as there is room for. Then, in turns, words are split in the most likely way, pieces
+    are counted again, and the least useful quarter is dropped. The package's own trainer is not used: it sums fractions
+    in random order, so it is not repeatable, and it compares letters' counts in the text with pieces' counts in the
+    list of words, so it splits common words.
     """
     proposing = _sentencepiece(models.BPE())
-    report("counting words")
-    words: Counter[str] = Counter()
-    for part in parts:
-        words.update(word for word, _ in proposing.pre_tokenizer.pre_tokenize_str(part))
+    words = _count_words(parts, proposing, report)
     report(f"proposing pieces of {len(words):,} words")
     trainer = trainers.BpeTrainer(vocab_size=4 * room, min_frequency=2, max_token_length=LONGEST, show_progress=False)
     proposing.train_from_iterator(parts, trainer)

@@ -5,12 +5,12 @@ scored by metrics.py; preparation.py does what all runs share; trainer.py and ru
 results.py and report.py say what came out.
 """
 
+from ..data import DataError
 from .recipe import FinetuningRecipe
 from .report import compare
 from .results import RunResult, Summary, Sweep, summarize
 from .run import finetune
 from .sweep import sweep
-from .tables import DataError
 from .tasks import TASKS, Task
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""A task -> its rows, from the Hub or from files of the same form."""
+"""A task -> its examples: splits, labels and hold-out. The formats of files are known to onward.data alone."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data import load_hub_data_set
+from ..data import DataError, load_hub_data_set
+from ..data.question_files import QUESTION_ENDINGS, answers_of, find_answer, id_of, question_rows, text_of
+from ..data.records import TABLE_ENDINGS, Columns, DataFieldError, Record, table_rows
 from ..utils.hub import HubUnreachable
-from .squad_files import json_questions, question_of
-from .tables import ENDINGS, DataError, Record, records
 from .tasks import Task
 
 SUBSET_SEED = 0
+Found = Iterator[tuple[str, Record | None]]
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """Rows to learn from, and rows to be scored on, by their splits' names. `dropped` could not be used."""
+    """Examples to train on, and those to be scored on, by the names of their splits. `dropped` counts unusable ones."""
 
     train: list[Record]
     evaluation: dict[str, list[Record]]
     dropped: int = 0
 
     def with_at_most(self, train_examples: int | None) -> TaskData:
-        """The same for every run: fewer are always among more."""
+        """A subset for training, the same in every run; a smaller one is part of a larger one."""
         if train_examples is None or train_examples >= len(self.train):
             return self
         order = list(range(len(self.train)))
@@ -39,7 +40,7 @@ class TaskData:
 
     @property
     def fingerprint(self) -> str:
-        """By which sweeps tell whether they have the same data."""
+        """The same for the same data; sweeps compare it."""
         digest = hashlib.sha256()
         for rows in (self.train, *self.evaluation.values()):
             for row in rows:
@@ -49,26 +50,22 @@ class TaskData:
 
 
 def read(task: Task, data: str | Path | None = None, split: str = "validation") -> TaskData:
-    """From the Hub; or from a folder, or from a single file, whose last tenth is then held out."""
+    """A task's data from the Hub, from a folder, or from a single file, whose last tenth is then held out."""
     if split not in ("validation", "test"):
-        raise ValueError(f"split={split!r} is not known: models are scored on 'validation' or 'test'")
+        raise DataFieldError("split", split, "models are scored on 'validation' or 'test'")
+    wanted = (*task.splits["train"], *task.splits[split])
     if data is None:
-        return _from_hub(task, split)
-    path = Path(data).expanduser()
-    if path.is_file():
-        rows, dropped = _rows(task, [path], _file_records(path, task))
-        return _hold_out(task, path, rows, dropped)
-    if not path.is_dir():
-        raise DataError(f"there is no file or folder {str(data)!r}: check the path")
-    parts = {name: _files(path, task, name) for name in (*task.splits["train"], *task.splits[split])}
-    read_parts = {name: _rows(task, files, _all_records(files, task)) for name, files in parts.items()}
-    return _joined(task, split, read_parts)
-
-
-def _joined(task: Task, split: str, parts: dict[str, tuple[list[Record], int]]) -> TaskData:
-    train = [row for name in task.splits["train"] for row in parts[name][0]]
-    evaluation = {name: parts[name][0] for name in task.splits[split]}
-    return TaskData(train, evaluation, sum(dropped for _, dropped in parts.values()))
+        found = _from_hub(task, wanted)
+    elif (path := Path(data).expanduser()).is_file():
+        return _hold_out(task, path, *_examples(task, [path], _file_rows(task, [path])))
+    elif path.is_dir():
+        files = {name: _files(path, task, name) for name in wanted}
+        found = {name: _examples(task, files[name], _file_rows(task, files[name])) for name in wanted}
+    else:
+        raise DataFieldError("data", str(data), "there is no file or folder of this name; check the path")
+    train = [row for name in task.splits["train"] for row in found[name][0]]
+    evaluation = {name: found[name][0] for name in task.splits[split]}
+    return TaskData(train, evaluation, sum(dropped for _, dropped in found.values()))
 
 
 def _hold_out(task: Task, path: Path, rows: list[Record], dropped: int) -> TaskData:
@@ -76,7 +73,7 @@ def _hold_out(task: Task, path: Path, rows: list[Record], dropped: int) -> TaskD
     texts = list(dict.fromkeys(row[task.texts[0]] for row in rows))
     if len(texts) < 2:
         raise DataError(
-            f"{path} has {len(texts)} different {task.texts[0]} to learn from and to be scored on: give at least 2"
+            f"{path} has {len(texts)} different {task.texts[0]} to train on and to be scored on: give at least 2"
         )
     held = set(texts[len(texts) - max(1, len(texts) // 10) :])
     train = [row for row in rows if row[task.texts[0]] not in held]
@@ -86,35 +83,30 @@ def _hold_out(task: Task, path: Path, rows: list[Record], dropped: int) -> TaskD
 # --- where rows come from --------------------------------------------------------------------------
 
 
-def _from_hub(task: Task, split: str) -> TaskData:
+def _from_hub(task: Task, wanted: Sequence[str]) -> dict[str, tuple[list[Record], int]]:
     name, config = task.hub
     try:
-        found = load_hub_data_set(name, config)
+        splits = load_hub_data_set(name, config)
     except HubUnreachable as error:
         raise HubUnreachable(
             f"the data of {task.name} ({name}) is not in the local cache and the Hugging Face Hub cannot be reached: "
-            f"connect to the network, or give a folder with its files by data="
+            "connect to the network, or give a folder with its files as data"
         ) from error.__cause__
-    wanted = (*task.splits["train"], *task.splits[split])
     for part in wanted:
-        if part not in found:
-            raise DataError(f"{name} has no split {part!r}, only {', '.join(found)}: choose another split=")
-    parts = {part: f"{name}, {part}" for part in wanted}
-    read_parts = {part: _rows(task, [place], _hub_records(found[part], place)) for part, place in parts.items()}
-    return _joined(task, split, read_parts)
+        if part not in splits:
+            raise DataError(f"{name} has no split {part!r}, only {', '.join(splits)}: score on another split")
+    return {part: _examples(task, [f"{name}, {part}"], _numbered(splits[part], f"{name}, {part}")) for part in wanted}
 
 
-def _hub_records(rows: Iterable[Record], name: str) -> Iterator[tuple[str, Record]]:
+def _numbered(rows: Any, name: str) -> Found:
     return ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def _files(folder: Path, task: Task, split: str) -> list[Path]:
     """The files of one split, wherever distributions of the task have them."""
-    inside = ("", *task.folders)
-    places = [folder / name / inner for name in ("", task.name, task.title) for inner in inside]
+    places = [folder / name / inner for name in ("", task.name, task.title) for inner in ("", *task.folders)]
     stems = list(dict.fromkeys((split, split.replace("validation", "dev"))))
-    endings = ("json", "jsonl", "parquet") if task.has_spans else ENDINGS
-    names = [f"{stem}.{ending}" for stem in stems for ending in endings]
+    names = [f"{stem}.{ending}" for stem in stems for ending in (QUESTION_ENDINGS if task.has_spans else TABLE_ENDINGS)]
     own = task.files.get(split, ())
     for place in places:
         if own and all((place / name).is_file() for name in own):
@@ -130,50 +122,46 @@ def _files(folder: Path, task: Task, split: str) -> list[Path]:
     )
 
 
-def _all_records(files: Sequence[Path], task: Task) -> Iterator[tuple[str, Record | None]]:
+def _file_rows(task: Task, files: Sequence[Path]) -> Found:
+    columns = Columns(task.name, (*task.texts, "label"), task.aliases, task.bare, task.broken_rows)
     for file in files:
-        yield from _file_records(file, task)
+        yield from question_rows(file) if task.has_spans else table_rows(file, columns)
 
 
-def _file_records(path: Path, task: Task) -> Iterator[tuple[str, Record | None]]:
-    known = (".json", ".jsonl", ".parquet") if task.has_spans else (".tsv", ".csv", ".jsonl", ".parquet", ".txt")
-    if path.suffix not in known:
-        raise DataError(f"{path}: a file of {task.name} ends in {' or '.join(known)}: rename it, or give another")
-    return json_questions(path) if path.suffix == ".json" else records(path, task)
+# --- rows -> examples ------------------------------------------------------------------------------
 
 
-# --- rows ------------------------------------------------------------------------------------------
-
-
-def _rows(
-    task: Task, sources: Sequence[Path | str], found: Iterator[tuple[str, Record | None]]
-) -> tuple[list[Record], int]:
-    """And how many were dropped."""
-    make = question_of if task.has_spans else _sentences_of
-    rows: list[Record] = []
-    dropped = 0
-    for where, record in found:
-        row = None if record is None else make(record, where, task)
-        if row is None:
-            dropped += 1
-        else:
-            rows.append(row)
-    if not rows:
+def _examples(task: Task, sources: Sequence[Path | str], rows: Found) -> tuple[list[Record], int]:
+    """Examples, and how many rows were dropped."""
+    make = _span_example if task.has_spans else _labelled_example
+    made = [None if row is None else make(row, where, task) for where, row in rows]
+    examples = [example for example in made if example is not None]
+    if not examples:
         listed = ", ".join(map(str, sources))
-        raise DataError(f"{listed}: no examples of {task.name}, {dropped} left out: get it again, or give another")
-    return rows, dropped
+        raise DataError(f"{listed}: no examples of {task.name}, {len(made)} left out: get it again, or give another")
+    return examples, len(made) - len(examples)
 
 
-def _sentences_of(record: Record, where: str, task: Task) -> Record:
-    row: Record = {}
+def _span_example(row: Record, where: str, task: Task) -> Record | None:
+    """{id, context, question, answers}, with each answer's text and first character; None if none is in the context."""
+    context, question = text_of(row, "context", where), text_of(row, "question", where)
+    given = answers_of(row, where)
+    if not given and not task.knows_no_answer:
+        raise DataError(f"{where}: no answer, which SQuAD 1.1 does not allow: use the task squad_v2, or remove it")
+    placed = [(text, find_answer(context, text, start)) for text, start in given]
+    answers = [{"text": text, "start": start} for text, start in placed if start is not None]
+    if given and not answers:
+        return None
+    return {"id": id_of(row, where), "context": context, "question": question, "answers": answers}
+
+
+def _labelled_example(row: Record, where: str, task: Task) -> Record:
     for name in task.texts:
-        if not isinstance(record.get(name), str):
-            raise DataError(f"{where}: {name!r} is {record.get(name)!r}, not text: {task.name} needs it")
-        row[name] = record[name]
-    if record.get("label") is None:
-        raise DataError(f"{where}: no label: {task.name} can be learnt and scored only with labels")
-    row["label"] = _label(record["label"], where, task)
-    return row
+        if not isinstance(row.get(name), str):
+            raise DataError(f"{where}: {name!r} is {row.get(name)!r}, not text: {task.name} needs it")
+    if row.get("label") is None:
+        raise DataError(f"{where}: no label: {task.name} can be trained and scored only with labels")
+    return {name: row[name] for name in task.texts} | {"label": _label(row["label"], where, task)}
 
 
 def _label(value: Any, where: str, task: Task) -> int | float:

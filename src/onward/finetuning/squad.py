@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 
+from ..data.records import Record
 from ..utils.fields import FieldError
 from .data import TaskData
 from .inputs import SMALLEST_MARGIN, Encoded, Logits, TaskInputs
 from .recipe import FinetuningRecipe
-from .tables import Record
 from .tasks import Task
 
 AT_ONCE = 100  # questions for the tokenizer

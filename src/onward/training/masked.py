@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
-from ..data.masked_rows import Hiding, PackedTexts, collate
+from ..data.masked_rows import Hiding, PackedTexts, collate_rows
 from ..data.tokens import TokenizedDocument
 from ..models.losses import share
 from ..ops.language_loss import IGNORED
@@ -78,7 +78,7 @@ class MaskedFeed(Feed):
         return PackedTexts(documents, self.length, self.tokenizer, self.hiding, seed=None)
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        batch = collate(rows, self.tokenizer.pad_token_id)
+        batch = collate_rows(rows, self.tokenizer.pad_token_id)
         # Trainer takes the labels out for the loss, so the model is told separately where logits are needed.
         return batch | {"hidden": batch["labels"] != IGNORED}
 

@@ -1,4 +1,4 @@
-"""Fields that a person sets: a wrong value is told with its field, and a misspelt one with what was meant."""
+"""Fields and arguments that a person sets: a wrong value is reported with its field, a misspelt field with a hint."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 class FieldError(ValueError):
     """A value that a field cannot have: `field=value: problem`.
 
-    The command line, where fields have other names, puts `--option value` in front of `problem` instead; so `problem`
-    is a sentence that needs no field's name, and says what to do.
+    The command line, where fields have other names, prints `--option value: problem` instead. So `problem` is a
+    sentence that does not need the field's name, and says what to do.
     """
 
     def __init__(self, field: str, value: Any, problem: str):
@@ -21,7 +21,7 @@ class FieldError(ValueError):
 
 
 def is_number(value: Any) -> bool:
-    """Neither infinite nor NaN, nor a whole number beyond all that can be computed with."""
+    """Neither infinite nor NaN, nor a whole number too large for a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -36,7 +36,7 @@ def require_number(
     whole: bool = False,
     or_none: bool = False,
 ) -> None:
-    """Refuses a field of a recipe that is no such number."""
+    """Refuses a field of `owner` that is not such a number."""
     value = getattr(owner, name)
     if or_none and value is None:
         return
@@ -58,7 +58,7 @@ def require_choice(owner: Any, name: str, allowed: Collection[Any]) -> None:
 
 
 def refuse_others(config: type, known: Collection[str], given: Mapping[str, Any]) -> None:
-    """Refuses given fields that are not known, with what may have been meant."""
+    """Refuses given fields that `config` does not have, and suggests the closest one that it has."""
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)

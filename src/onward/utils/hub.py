@@ -1,4 +1,4 @@
-"""Whether the Hugging Face Hub answers, and what its names look like."""
+"""Whether the Hugging Face Hub answers, and which names it can have."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PROBE_SECONDS = 5.0
 
 
 class HubUnreachable(ConnectionError):
-    """Something must be fetched from the Hub, and the Hub does not answer."""
+    """Something must be downloaded from the Hub, and the Hub does not answer."""
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether something on the Hub can have this name: name or owner/name, and nothing that leads to other folders."""
+    """Whether a repository can have this name: name or owner/name, and nothing that leads to other folders."""
     try:
         validate_repo_id(name)
     except HFValidationError:
@@ -26,17 +26,12 @@ def is_hub_name(name: str) -> bool:
 
 
 def hub_is_reachable(timeout: float = PROBE_SECONDS) -> bool:
-    """Ask the Hub once. Its own client retries for 23 seconds, for each file, before it gives up."""
-    if hub_constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in {
-        "1",
-        "ON",
-        "YES",
-        "TRUE",
-    }:
+    """Asks the Hub once. Its own client retries every file for 23 seconds before it gives up."""
+    if hub_constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     try:
-        # The Hub client's own session: proxies, certificates and HF_ENDPOINT count as in a download.
+        # The client's own session respects proxies, certificates and HF_ENDPOINT, as a download does.
         huggingface_hub.get_session().head(hub_constants.ENDPOINT, timeout=timeout)
-    except Exception:  # which HTTP library raises here changes with the version of huggingface_hub
+    except Exception:  # the HTTP library, and so its errors, depend on the version of huggingface_hub
         return False
     return True

@@ -1,4 +1,4 @@
-"""Locks on files, for processes that share a folder. They end with their process, however it is killed."""
+"""Locks on files, for processes that share a folder. A lock ends with its process, even if that is killed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ except ImportError:  # not on Windows
 
 @contextmanager
 def locked(file: Path, wait: bool) -> Iterator[bool]:
-    """Waits as long as it takes, unlike the barriers of distributed training; or else refuses with BlockingIOError.
-    Where there are no locks, all go on: gives whether one is really alone."""
+    """Waits for the lock without a time limit, unlike the barriers of distributed training; or else raises
+    BlockingIOError if another process holds it. Gives False where the system has no locks, and all go on."""
     if fcntl is None:
         yield False
         return
-    with file.open("a") as opened:  # a lock of someone else's is not even written to
-        alone = True
+    with file.open("a") as opened:  # "a" leaves another process's lock file as it is
+        is_alone = True
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise
         except OSError:
-            alone = False  # a file system without locks
-        yield alone
+            is_alone = False  # a file system without locks
+        yield is_alone

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[str] = ()) -> str:
-    """Lines of a table, with a newline at the end. Columns of `words` are set to the left, others are numbers.
+    """The lines of a table, with a newline at the end. Columns in `words` are aligned left, the others, numbers, right.
 
-    Any text may be a cell: names that people give have bars and line breaks, which would end a cell or the table."""
+    Cells may be any text: bars are escaped and line breaks become spaces."""
     marks = ["---" if name in words else "---:" for name in columns]
     lines = [map(_cell, columns), marks, *(map(_cell, row) for row in rows)]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)

@@ -1,4 +1,4 @@
-"""How much memory something takes at its highest, and giving back what is free."""
+"""Peak memory, and returning freed memory to the system."""
 
 from __future__ import annotations
 
@@ -21,33 +21,28 @@ def _c_library() -> ctypes.CDLL | None:
 
 
 def give_memory_back(device: torch.device) -> None:
-    """Lets the C library return freed memory to the system: it keeps it in pieces too small for the next window,
-    and a process would grow with every window although nothing is held."""
+    """Returns freed memory to the system. The C library would keep it in pieces too small for the next window, and the
+    process would grow with every window although nothing is held."""
     if device.type == "cpu" and (library := _c_library()) is not None:
         library.malloc_trim(0)
 
 
 @contextlib.contextmanager
 def peak_memory(device: torch.device) -> Iterator[Callable[[], int]]:
-    """Gives a function that says by how many bytes memory has grown at its highest since."""
+    """Gives a function that returns by how many bytes memory has grown at its highest since."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         yield lambda: torch.cuda.max_memory_allocated(device) - before
         return
-    before = _start_resident_peak()
+    with contextlib.suppress(OSError, AttributeError):
+        give_memory_back(torch.device("cpu"))  # so that using free memory again shows
+        _CLEAR.write_text("5")  # sets the peak back to the present, where the system allows it
+    before = _resident_peak()
     yield lambda: max(0, _resident_peak() - before)
 
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-
-def _start_resident_peak() -> int:
-    """Sets the process's highest memory back to the present one, where the system allows it; returns it."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # gives back what is free, so that using it again shows
-        _CLEAR.write_text("5")
-    return _resident_peak()
 
 
 def _resident_peak() -> int:

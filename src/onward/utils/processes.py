@@ -1,5 +1,7 @@
-"""The processes that were launched to work together; mostly it is one. accelerate knows: a variable such as RANK may be
-left in the environment by something else."""
+"""The processes that were launched to work together; usually one.
+
+accelerate is asked, not the environment: a variable such as RANK may be left over from something else.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ from accelerate import PartialState
 
 
 def on_cpu() -> bool:
-    """Where there is nothing faster, or where accelerate was told so."""
+    """Whether there is no accelerator, or accelerate was told to use the CPU."""
     return not torch.accelerator.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
 
 
 def launched(timeout: timedelta | None = None) -> Any:
-    """`num_processes`, `process_index`, `wait_for_everyone()`. The first call decides how long they wait."""
+    """`num_processes`, `process_index`, `wait_for_everyone()`. The first call sets how long they wait."""
     return PartialState(cpu=on_cpu(), **({} if timeout is None else {"timeout": timeout}))
 
 
 def refuse_several(what: str) -> None:
-    """Refuses what only one process can do right."""
+    """Refuses work that only one process can do right."""
     if (count := launched().num_processes) > 1:
         raise ValueError(f"{what} is done by one process, and {count} were launched: start it without a launcher")
 
@@ -34,19 +36,19 @@ def is_first() -> bool:
     return launched().process_index == 0
 
 
-# -- what one does for all
+# --- what one process does for all -----------------------------------------------------------------
 
 
 class FirstProcessFailed(RuntimeError):
-    """The first process has refused to go on, and says why; the others end with it."""
+    """The first process has failed, and says why; the others end with it."""
 
 
 _FAILED = -1
 
 
 def told_by_the_first(find: Callable[[], int]) -> int:
-    """What the first process finds, a number of at least 0, is known to all. Where it fails all do, instead of waiting
-    for it."""
+    """Calls `find` in the first process and tells all of them the number, at least 0, that it returns. If it fails,
+    all processes fail, instead of waiting for it."""
     processes = launched()
     if processes.num_processes == 1:
         return find()
@@ -61,11 +63,11 @@ def told_by_the_first(find: Callable[[], int]) -> int:
     return int(found)
 
 
-# -- processes that are lost
+# --- lost processes --------------------------------------------------------------------------------
 
 
 class ProcessLost(RuntimeError):
-    """A process of a run that several share has ended, and the others cannot go on without it."""
+    """One of several processes of a run has ended, and the others cannot continue without it."""
 
 
 _OF_CONNECTIONS = re.compile(
@@ -74,7 +76,7 @@ _OF_CONNECTIONS = re.compile(
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether this is how a library for messages between processes says that one does not answer."""
+    """Whether a communication library says with this that another process does not answer."""
     return (
         isinstance(error, RuntimeError)
         and not isinstance(error, ProcessLost)
@@ -85,7 +87,7 @@ def is_loss(error: BaseException) -> bool:
 
 @contextmanager
 def losses_explained(advice: Callable[[], str]) -> Iterator[None]:
-    """Adds which process was lost, as far as it is known, and what to do."""
+    """Adds to such an error which process was lost, as far as that is known, and what to do."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""How a result came to be: by which command, with which versions, on which machine."""
+"""How a result came to be: the command, the versions and the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .version import __version__
 
 
 def provenance(**more_of_machine: Any) -> dict[str, Any]:
-    """What every saved result says about itself: `command`, `versions` and `machine`."""
+    """`command`, `versions` and `machine`, for every saved result."""
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "versions": {

@@ -1,4 +1,4 @@
-"""transformers' own bars and warnings stay away from ours."""
+"""Silence for transformers' progress bars and warnings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from transformers.utils import logging as transformers_logging
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """transformers' own bars and warnings stay away from ours."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

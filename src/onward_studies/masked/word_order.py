@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import BertForMaskedLM
 
-from onward.data.masked_rows import Hiding, PackedTexts, collate
+from onward.data.masked_rows import Hiding, PackedTexts, collate_rows
 from onward.ops.language_loss import IGNORED
 from onward.training.masked import losses_of_hidden, only_hidden_logits
 
@@ -38,7 +38,7 @@ def losses(model: BertForMaskedLM, texts: PackedTexts, pad: int) -> dict[str, fl
                 for number, row in zip(numbers, rows, strict=True)
             ]
             for read, given in (("in_order", rows), ("shuffled", mixed)):
-                each = losses_of_hidden(model, collate(given, pad))
+                each = losses_of_hidden(model, collate_rows(given, pad))
                 totals[read] += float(each.sum())
             tokens += len(each)
     return {read: total / tokens for read, total in totals.items()}
