@@ -6,11 +6,12 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from .shared import Model, console, load_model, read_text, say
+from ..utils.fields import FieldError
+from .options import option
+from .shared import Model, Window, console, load_model, read_text, say
 
 if TYPE_CHECKING:
     from ..inspection import Diagnostics
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 
 def inspect(
     model: Model,
-    window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
-    text: Annotated[Path | None, typer.Option(help="A text: shows what becomes of the memory, or of states.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Of the text, only the first so many.")] = None,
+    window: Window = None,
+    text: Annotated[Path | None, option("A text to run the model over: how is its memory used?")] = None,
+    max_tokens: Annotated[int | None, option("Use only the first tokens of the text.", default="all")] = None,
 ) -> None:
-    """What is in a model: parameters, cost per token, what is carried and how it is read."""
+    """See what is in a model: parameters, cost per token, what is carried and how it is used.
+
+    Example: onward inspect runs/books --text chapter.txt
+    """
     from ..inspection import facts
 
     loaded, tokenizer = load_model(model, window)
@@ -34,7 +38,7 @@ def inspect(
     if text is not None:
         show_text(loaded, tokenizer, text, max_tokens)
     elif max_tokens is not None:
-        raise ValueError("--max-tokens is of a text: give one with --text")
+        raise FieldError("max_tokens", max_tokens, "it limits a text; give one with --text")
 
 
 def show_text(model: Any, tokenizer: Any, file: Path, max_tokens: int | None) -> None:
@@ -44,7 +48,7 @@ def show_text(model: Any, tokenizer: Any, file: Path, max_tokens: int | None) ->
     from ..inspection import diagnose, memory_attention
 
     if max_tokens is not None and max_tokens < 1:
-        raise ValueError(f"--max-tokens {max_tokens}: at least 1 is needed")
+        raise FieldError("max_tokens", max_tokens, "at least 1 is needed")
     document = tokenize([Document(file.name, read_text(file, "--text"))], tokenizer, max_tokens)[0]
     if isinstance(model, BlockRecurrentForCausalLM):
         with console.status("reading"):
@@ -103,7 +107,7 @@ def readings(found: Diagnostics) -> Table:
 
 
 def by_distance(found: Diagnostics) -> Table:
-    """Blocks one by one at first, then more and more together."""
+    """The first blocks one by one, later ones in groups that double."""
     table = new_table("By distance from the document's start", "tokens", words=0)
     for memory in found.losses:
         table.add_column("bits/token" if memory == "true" else f"bits/token,\n{memory}", justify="right")
@@ -121,7 +125,7 @@ def by_distance(found: Diagnostics) -> Table:
         for measures in found.losses.values():
             count = sum(measures.by_window.counts[first:last])
             cells.append(f"{sum(measures.by_window.sums[first:last]) / count / math.log(2):.4f}")
-        # After the last block of these; the text's rest changes no states.
+        # After the last of these blocks. The rest of the text, shorter than a block, changes no states.
         cells += [number(column[last], ".3f") if last < len(column) else "" for column in states]
         table.add_row(f"{first * true.window:,} to {min(last * true.window, true.tokens):,}", *cells)
         first = last
