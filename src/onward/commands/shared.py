@@ -158,9 +158,7 @@ def load_model(name: str, window: int | None = None) -> tuple[Any, Any]:
             raise ValueError(f"{name} has no recurrence: set the size of its windows with --window")
         model = add_recurrence(model, carrier="none", window=window)
     elif window is not None and window != model.config.window:
-        raise FieldError(
-            "window", window, f"{name} has windows of its own, of {model.config.window} tokens; leave it out"
-        )
+        raise ValueError(f"{name} has windows of its own, of {model.config.window} tokens: leave --window out")
     return on_device(model.eval()), tokenizer
 
 

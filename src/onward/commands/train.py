@@ -14,7 +14,7 @@ from .shared import TRAINED_BY, Out, Seed, kind_of, say
 
 of_training = partial(option, panel="Training")
 of_memory = partial(option, panel="Memory use")
-of_progress = partial(option, panel="Validation, checkpoints and results")
+of_progress = partial(option, panel="Validation and checkpoints")
 
 
 @dataclass(frozen=True)
