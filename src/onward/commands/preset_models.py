@@ -154,9 +154,6 @@ def check_model(config: Any) -> None:
                 raise FieldError(name, found, f"the vocabulary has {config.vocab_size} ids, counted from 0")
     if config.num_hidden_layers > MOST_LAYERS:
         raise FieldError("num_hidden_layers", config.num_hidden_layers, f"choose at most {MOST_LAYERS:,}")
-    if config.hidden_size % config.num_attention_heads and not getattr(config, "head_dim", None):
-        problem = f"it cannot be shared by num_attention_heads={config.num_attention_heads}; choose a multiple of it"
-        raise FieldError("hidden_size", config.hidden_size, problem)
     try:
         shapes(config)
     except (RuntimeError, OverflowError, TypeError) as error:  # torch's, of numbers beyond its own

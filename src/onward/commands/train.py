@@ -19,16 +19,16 @@ of_progress = partial(option, panel="Validation and checkpoints")
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """Fields of `TrainingRecipe` that every kind of model has. Each command gives its own defaults."""
+    """Fields of `TrainingRecipe` that every kind of model has, with the defaults of pretraining."""
 
     optimizer: Annotated[str, of_training("adamw or adafactor.")]
     schedule: Annotated[str, of_training("constant, linear, cosine or inverse_sqrt.")]
     warmup_steps: Annotated[int, of_training("Steps of warm-up, at most half of all.")]
-    epochs: Annotated[float, of_training("Passes over the corpus.")]
-    evaluate_every_tokens: Annotated[int, of_progress("Tokens between validations.", "--evaluate-every")]
+    epochs: Annotated[float, of_training("Passes over the corpus.")] = 1
+    evaluate_every_tokens: Annotated[int, of_progress("Tokens between validations.", "--evaluate-every")] = 20_000_000
     gradient_checkpointing: Annotated[
         bool, of_memory("Store less for gradients, and compute more.", "--checkpointing/--no-checkpointing")
-    ]
+    ] = False
     max_tokens: Annotated[int | None, of_training("Stop after this many tokens.")] = None
     segments_at_once: Annotated[
         int | None, of_memory("Rows of a step processed together; fewer need less.", default="all")

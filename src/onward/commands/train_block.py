@@ -12,14 +12,7 @@ from .settings import parse_settings
 from .shared import TextOptions
 from .train import RecipeOptions, ResultOptions, of_training, recipe_of, require_kind, train_model
 
-RECIPE = RecipeOptions(
-    optimizer="adafactor",
-    schedule="inverse_sqrt",
-    warmup_steps=1000,
-    epochs=1,
-    evaluate_every_tokens=20_000_000,
-    gradient_checkpointing=False,
-)
+RECIPE = RecipeOptions(optimizer="adafactor", schedule="inverse_sqrt", warmup_steps=1000)
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,7 @@ from .settings import parse_settings
 from .shared import TextOptions
 from .train import RecipeOptions, ResultOptions, of_training, recipe_of, require_kind, train_model
 
-RECIPE = RecipeOptions(
-    optimizer="adamw",
-    schedule="linear",
-    warmup_steps=10_000,
-    epochs=1,
-    evaluate_every_tokens=20_000_000,
-    gradient_checkpointing=False,
-)
+RECIPE = RecipeOptions(optimizer="adamw", schedule="linear", warmup_steps=10_000)
 SOURCES = (
     "bert:base, recurrent-bert:base, or either with :large; a folder to train further; or recurrent-bert:NAME, which "
     "starts from the weights of the BERT of that name."
