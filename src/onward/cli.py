@@ -81,16 +81,18 @@ def as_command(verb: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-KINDS = "Kinds of model"
-VERBS: dict[str, list[Callable[..., None]]] = {
-    KINDS: [window, block, masked],
-    "Train": [demo, vocabulary, finetune],
-    "Use": [generate, embed],
-    "Measure": [evaluate, inspect],
-}
+def add(group: typer.Typer, *verbs: Callable[..., None], panel: str | None = None) -> None:
+    for verb in verbs:
+        group.command(rich_help_panel=panel)(as_command(verb))
 
+
+app.add_typer(train, name="train", rich_help_panel="Train", no_args_is_help=True)
+add(train, window, block, masked)
+add(app, demo, vocabulary, finetune, panel="Train")
+add(app, generate, embed, panel="Use")
+add(app, evaluate, inspect, panel="Measure")
 if importlib.util.find_spec("onward_studies") is not None:
-    VERBS["Measure"].append(importlib.import_module("onward_studies.command").study)
+    add(app, importlib.import_module("onward_studies.command").study, panel="Measure")
 else:
 
     @app.command(rich_help_panel="Measure", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -101,14 +103,8 @@ else:
         )
 
 
-app.add_typer(train, name="train", rich_help_panel="Train", no_args_is_help=True)
-for panel, verbs in VERBS.items():
-    for verb in verbs:
-        (train if panel == KINDS else app).command(rich_help_panel=panel)(as_command(verb))
-
-
 def main() -> None:
-    """Runs a verb. What goes wrong is one sentence; ONWARD_TRACEBACK=1 shows the page of Python."""
+    """Runs a verb. An error is one sentence; ONWARD_TRACEBACK=1 shows where it was raised."""
     replace_what_cannot_be_shown()
     sys.argv[1:] = spread_numbers(sys.argv[1:], "--overlap")
     try:

@@ -21,7 +21,7 @@ LARGEST_OF_OTHERS = 10**15
 
 @contextmanager
 def told_by_option(verb: Callable[..., None], given: Mapping[str, Any]) -> Iterator[None]:
-    """For the time that `verb` runs with these options."""
+    """Around a run of `verb` with the options that were given."""
     try:
         for name, value in given.items():
             refuse_extremes(name, value)
@@ -34,7 +34,7 @@ def told_by_option(verb: Callable[..., None], given: Mapping[str, Any]) -> Itera
 
 
 def refuse_extremes(name: str, value: Any) -> None:
-    """Refuses numbers that no option can mean; what a single option may be is for its verb to say."""
+    """Refuses numbers that make no sense for any option. Each verb checks its own further."""
     most = LARGEST.get(name, LARGEST_OF_OTHERS)
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, float) and math.isinf(number):

@@ -39,7 +39,7 @@ def block(
     source: BlockModel,
     training: BlockTraining,
     results: ResultOptions,
-    recipe: RecipeOptions = RECIPE,
+    common: RecipeOptions = RECIPE,
 ) -> None:
     """Train a block-recurrent language model whose state follows documents of any length.
 
@@ -50,11 +50,11 @@ def block(
     from .. import BlockRecurrentConfig
 
     require_kind(model, "block-recurrent")
-    made = recipe_of("block-recurrent", training, recipe)
+    recipe = recipe_of("block-recurrent", training, common)
     fields = parse_settings(source.settings or (), BlockRecurrentConfig)
     if source.window is not None:
         if "window" in fields:
             raise ValueError("--window and --set window both set how long a window is: give one of them")
         fields["window"] = source.window
     make, tokenizer = plan(model, source.tokenizer, fields, results.out)
-    train_model(model, make, texts.load(), tokenizer, made, results)
+    train_model(model, make, texts.load(), tokenizer, recipe, results)

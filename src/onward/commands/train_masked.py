@@ -47,7 +47,7 @@ def masked(
     source: MaskedModel,
     training: MaskedTraining,
     results: ResultOptions,
-    recipe: RecipeOptions = RECIPE,
+    common: RecipeOptions = RECIPE,
 ) -> None:
     """Pretrain an encoder: BERT, or BERT with a recurrence in every layer.
 
@@ -58,7 +58,7 @@ def masked(
     from .. import RecurrentBertConfig
 
     require_kind(model, "masked")
-    made = recipe_of("masked", training, recipe)
+    recipe = recipe_of("masked", training, common)
     fields = parse_settings(source.settings or (), RecurrentBertConfig)
     make, tokenizer = plan(model, source.tokenizer, fields, results.out)
-    train_model(model, make, texts.load(), tokenizer, made, results)
+    train_model(model, make, texts.load(), tokenizer, recipe, results)

@@ -75,7 +75,7 @@ def window(
     carried: WindowOptions,
     training: WindowTraining,
     results: ResultOptions,
-    recipe: RecipeOptions = RECIPE,
+    common: RecipeOptions = RECIPE,
     with_controls: Annotated[
         bool, of_weights("Also train plain windows, and a learned constant as the memory.", "--with-controls")
     ] = False,
@@ -96,7 +96,7 @@ def window(
     require_kind(model, "window-recurrent")
     if training.train == "lora" and training.learning_rate is None:
         training = replace(training, learning_rate=5e-4)  # adapters start from nothing, and need more than weights
-    made = recipe_of("window-recurrent", training, recipe)
+    recipe = recipe_of("window-recurrent", training, common)
     corpus, out = texts.load(), results.out
     configs = {out: config}
     if with_controls and config.carrier not in ("constant", "none"):
@@ -108,7 +108,7 @@ def window(
         backbone, tokenizer = load_backbone(model)
         make = partial(add_recurrence, backbone, config)
         name = f"{model} with the carrier {config.carrier}"
-        train_model(name, make, corpus, tokenizer, made, replace(results, out=folder))
+        train_model(name, make, corpus, tokenizer, recipe, replace(results, out=folder))
 
 
 def refuse_recurrent(name: str) -> None:
