@@ -1,4 +1,4 @@
-"""`onward embed`"""
+"""`onward embed`: vectors of documents of any length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onward evaluate`"""
+"""`onward evaluate`: a model next to its controls, on whole documents."""
 
 from __future__ import annotations
 

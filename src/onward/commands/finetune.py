@@ -1,4 +1,4 @@
-"""`onward finetune`"""
+"""`onward finetune`: an encoder on GLUE or SQuAD, over learning rates and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onward generate`"""
+"""`onward generate`: a text continued, in constant memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`onward inspect`"""
+"""`onward inspect`: what is in a model, and how it uses its memory on a text."""
 
 from __future__ import annotations
 

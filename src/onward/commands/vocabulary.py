@@ -1,4 +1,4 @@
-"""`onward vocabulary`"""
+"""`onward vocabulary`: a tokenizer that fits a corpus."""
 
 from __future__ import annotations
 
