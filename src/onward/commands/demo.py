@@ -1,4 +1,4 @@
-"""`onward demo`: a pretrained decoder gains recurrence, beside its controls, in under twenty minutes on two cores."""
+"""`onward demo`: a pretrained decoder gains recurrence, next to its controls."""
 
 from __future__ import annotations
 

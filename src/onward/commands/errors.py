@@ -1,4 +1,4 @@
-"""Errors in the words of the command line: a wrong value is told with its option, as `--option value: problem`."""
+"""Errors name the option that sets a field, as `--option value: problem`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of options: a dataclass whose fields are `Annotated[type, option(help)]` is one parameter of a verb.
+"""Groups of options: a dataclass of options is one parameter of a verb.
 
     @dataclass(frozen=True)
     class TextOptions:

@@ -1,4 +1,4 @@
-"""The block-recurrent or masked model to train: of a preset, upcycled from a BERT, or trained before.
+"""The block-recurrent or masked model to train: new, upcycled from a BERT, or trained before.
 
 Each function returns a function that makes the model, which is called when all else is known to be right, and the
 model's tokenizer.

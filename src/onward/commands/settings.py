@@ -1,4 +1,4 @@
-"""`--set FIELD=VALUE`: fields of a configuration as they are written in Python; words need no quotes."""
+"""`--set FIELD=VALUE`: fields of a configuration, as written in Python; words need no quotes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs have in common: their options, and how models and texts are found by their names."""
+"""What verbs share: options, checks of places, and how models are found by their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the three commands of `onward train` share: options, the run, and what is said about it."""
+"""What the commands of `onward train` share: options, the run, and what it prints."""
 
 from __future__ import annotations
 
