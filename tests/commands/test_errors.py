@@ -85,9 +85,9 @@ RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
             "--temperature 1e-300: choose 0.000001 or more",
         ),
         ("generate @/run --prompt x --top-p inf", "--top-p inf: it must be a finite number"),
-        ("generate @/backbone --prompt x --window 0", "--window 0: it must be at least 1 token"),
+        ("generate @/backbone --prompt x --window 0", "--window 0: it must be a whole number of at least 1"),
         ("inspect @/run --text @/texts/0.txt --max-tokens 0", "--max-tokens 0: at least 1"),
-        ("embed @/backbone @/texts/0.txt --out @/v --window 0", "--window 0: it must be at least 1 token"),
+        ("embed @/backbone @/texts/0.txt --out @/v --window 0", "--window 0: it must be a whole number of at least 1"),
         ("embed @/run @/texts/0.txt --out @/v --window 24", "windows of its own, of 24 tokens: leave --window out"),
         ("embed @/run @/texts/0.txt --out @/v --overlap 0", "windows of its own, of 24 tokens: leave --overlap out"),
         ("vocabulary --corpus @/texts --size 99999999999 --out @/new", "--size 99999999999: no vocabulary has so many"),
@@ -107,11 +107,11 @@ def test_numbers(place, told, line, message):
 @pytest.mark.parametrize(
     ("line", "setting", "message"),
     [
-        (PRESET, "hidden_act=foo", "hidden_act='foo' is not known: choose one of gelu"),
+        (PRESET, "hidden_act=foo", "--set hidden_act=foo: choose one of gelu"),
         (PRESET, "dtype=foo", "--set dtype=foo: models are trained in float32"),
         (PRESET, "pad_token_id=-1", "--set pad_token_id=-1: the vocabulary has 257 ids"),
         (PRESET, "eos_token_id=99999", "--set eos_token_id=99999: the vocabulary has 257 ids"),
-        (PRESET, "rms_norm_eps=-1", "rms_norm_eps must be a number above 0, got -1"),
+        (PRESET, "rms_norm_eps=-1", "--set rms_norm_eps=-1: it must be a number above 0"),
         (PRESET, f"vocab_size={10**22}", "no model can be made of these --set fields"),
         (PRESET, f"intermediate_size={10**14}", "the memory of this machine is not enough"),
         ("train block @/blocks --corpus @/texts --out @/new", "pad_token_id=777", "the vocabulary has 257 ids"),
@@ -119,13 +119,13 @@ def test_numbers(place, told, line, message):
             (line, setting, message)
             for line in (MASKED, RECURRENT)
             for setting, message in {
-                "hidden_act=foo": "hidden_act must be one of gelu",
+                "hidden_act=foo": "--set hidden_act=foo: choose one of gelu",
                 "torch_dtype=float16": "--set torch_dtype=float16: models are trained in float32",
                 "pad_token_id=999": "pad_token_id=999: the vocabulary has",
-                "layer_norm_eps=-1": "layer_norm_eps must be a number above 0, got -1",
-                "hidden_dropout_prob=2": "hidden_dropout_prob must be a share",
-                "type_vocab_size=0": "type_vocab_size must be a whole number of at least 1",
-                "initializer_range=-1": "initializer_range must be a number above 0",
+                "layer_norm_eps=-1": "--set layer_norm_eps=-1: it must be a number above 0",
+                "hidden_dropout_prob=2": "--set hidden_dropout_prob=2: it must be a number of at least 0 and below 1",
+                "type_vocab_size=0": "--set type_vocab_size=0: it must be a whole number of at least 1",
+                "initializer_range=-1": "--set initializer_range=-1: it must be a number above 0",
                 "is_decoder=True": "masked language models are encoders",
                 "model_type=x": "--set model_type=x: model_type means nothing",
             }.items()
@@ -139,7 +139,7 @@ def test_fields(place, told, line, setting, message):
 @pytest.mark.parametrize("line", [PRESET, MASKED, RECURRENT])
 def test_no_heads(place, told, line):
     line = line.replace("num_attention_heads=2", "num_attention_heads=0")
-    assert "num_attention_heads must be a whole number" in told(*at(place, line))
+    assert "--set num_attention_heads=0: it must be a whole number" in told(*at(place, line))
 
 
 # --- paths -----------------------------------------------------------------------------------------

@@ -55,10 +55,10 @@ def test_a_name_of_its_own_and_saved_models(place: Path) -> None:
         ("{0}/bert --task sst3", "no task 'sst3': did you mean 'sst2'"),
         ("{0}/bert --task sst2 --learning-rates fast", "--learning-rates fast: write numbers"),
         ("{0}/bert --task sst2 --learning-rates 0", "--learning-rates 0.0: it must be a number above 0"),
-        ("{0}/bert --task sst2 --seeds 0", "--seeds 0: each learning rate needs at least 1 run"),
+        ("{0}/bert --task sst2 --seeds 0", "--seeds 0: it says how many runs each learning rate has, at least 1"),
         (
             "{0}/bert --task sst2 --max-length 100 --data {0}/sst2",
-            "--max-length 100: .* has only 64 positions; choose at most 64",
+            "--max-length 100: it is more than the 64 positions of bert; choose at most 64",
         ),
         ("{0}/bert --task rte --max-length 16 --data {0}/nowhere", "no file or folder"),
         ("{0}/bert --task rte --max-length 16", "nyu-mll/glue.*cannot be reached.*as data"),

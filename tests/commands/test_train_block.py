@@ -38,7 +38,7 @@ def test_a_killed_run_goes_on_with_the_same_losses(place, blocks):
     output = run(command)
     again = json.loads((place / "killed" / "training.json").read_text())
     assert again["history"] == whole["history"] and again["validation_loss"] == whole["validation_loss"]
-    assert f"going on from {checkpoints[-2].name}\n" in output
+    assert f"resuming from {checkpoints[-2].name}\n" in output
     loaded = run(command)
     assert "had already finished" in loaded and "had already finished" not in output
     assert output.splitlines()[-1] in loaded
@@ -136,9 +136,12 @@ def test_more_lanes_than_documents(place, monkeypatch, capsys):
         ("--set feedback=1", "feedback is True or False, not 1"),
         ("--set recurrent_layers=[1,", "'[1,' is neither a number, True, False, None, a list nor a word"),
         ("--set recurrent_layers=3", "recurrent_layers is a list such as [4,10], not 3"),
-        ("--set recurrent_layers=[13]", "recurrent_layers has 13: layers are counted from 1 to 12"),
+        (
+            "--set recurrent_layers=[13]",
+            "--set recurrent_layers=[13]: layers are counted from 1 to 12, and 13 is none of them",
+        ),
         ("--set hidden_sise=64", "did you mean 'hidden_size'?"),
-        ("--set gate=both", "gate='both' is not known"),
+        ("--set gate=both", "--set gate=both: choose one of fixed, lstm"),
         ("--set vocab_size=100", "--set vocab_size=100: the tokenizer has 257 ids, which is more"),
         ("--optimizer sgd", "--optimizer sgd: it is not known"),
         ("--evaluate-every 0", "--evaluate-every 0: it must be"),

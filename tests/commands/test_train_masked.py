@@ -89,8 +89,14 @@ def test_a_recurrent_bert_starts_from_a_plain_one(place):
             "BertConfig has no field 'hiden_size' (given 3): did",
         ),
         ("train masked bert:base --tokenizer VOC --set stride=2", "BertConfig has no field 'stride' (given 2)"),
-        ("train masked recurrent-bert:base --tokenizer VOC --set stride=512", "stride=512 reaches beyond any text"),
-        ("train masked recurrent-bert:base --tokenizer VOC --set direction=back", "direction='back' is not known"),
+        (
+            "train masked recurrent-bert:base --tokenizer VOC --set stride=512",
+            "--set stride=512: it must be less than max_position_embeddings=512",
+        ),
+        (
+            "train masked recurrent-bert:base --tokenizer VOC --set direction=back",
+            "--set direction=back: choose one of alternating, bidirectional",
+        ),
         (
             "train masked recurrent-bert:base --tokenizer VOC --set hidden_size=big",
             "hidden_size is a whole number, not 'big'",
