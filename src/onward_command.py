@@ -1,7 +1,7 @@
-"""The command `onward`, which knows at once what its verbs are and what they take.
+"""The command `onward`, which shows its help without loading torch.
 
-To import `onward` makes its models known to transformers, which takes seconds, and `onward.cli` lies in that package.
-So the package is left empty here, and is filled when a verb begins: see `onward.cli.fill_package`.
+Importing `onward` takes seconds, because it registers the models with transformers, and `onward.cli` is part of that
+package. So the package is left empty here, and `fill_package` imports it when a verb begins its work.
 """
 
 from __future__ import annotations

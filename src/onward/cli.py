@@ -6,81 +6,105 @@ import functools
 import importlib
 import importlib.util
 import io
-import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
-from typing import Any
+from difflib import get_close_matches
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from .commands.demo import demo
 from .commands.embed import embed
+from .commands.errors import told_by_option
 from .commands.evaluate import evaluate
 from .commands.finetune import finetune
 from .commands.generate import generate
 from .commands.inspect import inspect
-from .commands.shared import load_model
-from .commands.train import train
+from .commands.options import option, with_options
+from .commands.shared import TRAINED_BY, fill_package, kind_of
+from .commands.train_block import block
+from .commands.train_masked import masked
+from .commands.train_window import window
 from .commands.vocabulary import vocabulary
+from .utils.version import __version__
 
-__all__ = ["app", "load_model", "main", "spread_numbers"]
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Recurrence for Transformers: read, train and write documents of any length.",
-)
+__all__ = ["app", "main", "spread_numbers"]
 
 
-def with_package(verb: Callable[..., None]) -> Callable[..., None]:
+class Verbs(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Typer lists groups of commands last; `train` is the first of its panel."""
+        return sorted(self.commands, key=lambda name: name != "train")
+
+
+class KindsOfTraining(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Tells `onward train MODEL` which command trains this model."""
+        if not (args[0] in self.commands or ctx.resilient_parsing or get_close_matches(args[0], self.commands)):
+            fill_package()
+            line = f"onward train {TRAINED_BY[kind_of(args[0])]} {shlex.join(args)}"
+            raise ValueError(f"`onward train` needs the kind of model, window, block or masked: use `{line}`")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, cls=Verbs)
+train = typer.Typer(help="Train a model with recurrence: one command for each kind of model.", cls=KindsOfTraining)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"onward {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def onward(
+    version: Annotated[bool, option("Show the version.", "--version", is_eager=True, callback=show_version)] = False,
+) -> None:
+    """Recurrence for Transformers: train, evaluate and generate on documents of any length."""
+
+
+def as_command(verb: Callable[..., None]) -> Callable[..., None]:
+    verb = with_options(verb)
+
     @functools.wraps(verb)
     def run(**given: Any) -> None:
-        for name, value in given.items():
-            check_numbers(f"--{name.replace('_', '-')}", value)
         fill_package()
-        verb(**given)
+        with told_by_option(verb, given):
+            verb(**given)
 
     return run
 
 
-LARGEST = 10**15
+def add(group: typer.Typer, *verbs: Callable[..., None], panel: str | None = None) -> None:
+    for verb in verbs:
+        group.command(rich_help_panel=panel)(as_command(verb))
 
 
-def check_numbers(option: str, value: Any) -> None:
-    """What no option can mean; each verb knows what its own may be."""
-    for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, float) and math.isinf(number):
-            raise ValueError(f"{option} {number}: it must be a finite number")
-        if isinstance(number, int | float) and number > (most := MOST.get(option, LARGEST)):
-            raise ValueError(f"{option} {number}: that is too much; choose at most {most:,}")
-        if option == "--seed" and number < 0:
-            raise ValueError(f"{option} {number}: it must be a whole number of at least 0")
-
-
-MOST = {"--seed": 2**32 - 1, "--seeds": 10_000}
-
-
-def fill_package() -> None:
-    """`onward_command` leaves this package empty, so that help needs no torch; here it becomes what `import onward`
-    makes of it."""
-    package = sys.modules[__package__]
-    if not hasattr(package, "__version__"):
-        assert package.__spec__ is not None and package.__spec__.loader is not None
-        package.__spec__.loader.exec_module(package)
-
-
-for verb in (train, evaluate, generate, embed, inspect, finetune, vocabulary, demo):
-    app.command()(with_package(verb))
+app.add_typer(train, name="train", rich_help_panel="Train", no_args_is_help=True)
+add(train, window, block, masked)
+add(app, demo, vocabulary, finetune, panel="Train")
+add(app, generate, embed, panel="Use")
+add(app, evaluate, inspect, panel="Measure")
 if importlib.util.find_spec("onward_studies") is not None:
-    app.command()(with_package(importlib.import_module("onward_studies.command").study))
+    add(app, importlib.import_module("onward_studies.command").study, panel="Measure")
+else:
+
+    @app.command(rich_help_panel="Measure", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+    def study() -> None:
+        """Reproduce the papers' tables and figures. The studies are not installed: they are in onward's repository."""
+        raise ImportError(
+            "`onward study` needs the studies: clone onward's repository, and run `pip install '.[studies]'` in it"
+        )
 
 
 def main() -> None:
-    """Runs a verb; what goes wrong is one sentence, not a page of Python (that is for ONWARD_TRACEBACK=1)."""
+    """Runs a verb. An error is one sentence; ONWARD_TRACEBACK=1 shows where it was raised."""
     replace_what_cannot_be_shown()
     sys.argv[1:] = spread_numbers(sys.argv[1:], "--overlap")
     try:
@@ -94,8 +118,8 @@ def main() -> None:
         raise SystemExit(1) from None
 
 
-TOLD = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, ImportError)
-"""Whoever raises these says what was wrong. Anything else is a mistake in the program."""
+# Errors of these types say what is wrong. Any other is a mistake in the program.
+EXPLAINED = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, ImportError)
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
@@ -108,29 +132,28 @@ def sentence(error: Exception) -> str:
             f"the memory of this machine is not enough{detail}: use smaller models, batches, windows or texts, or end "
             "other programs"
         )
-    if isinstance(error, TOLD) and said:
+    if isinstance(error, EXPLAINED) and said:
         return said
     return (
-        f"{type(error).__name__}{f': {said}' if said else ''}. This should have been found earlier, and told better: "
-        "please report it, with what ONWARD_TRACEBACK=1 shows"
+        f"{type(error).__name__}{f': {said}' if said else ''}. This should have been found earlier, and explained "
+        "better: please report it, with what ONWARD_TRACEBACK=1 shows"
     )
 
 
 def replace_what_cannot_be_shown() -> None:
-    """A terminal of another encoding than UTF-8 shows ? for what it does not know. Python sees to errors itself."""
+    """A terminal whose encoding is not UTF-8 shows ? for characters that it does not have."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def check_text(arguments: list[str]) -> None:
-    """Of bytes that are no UTF-8 Python makes letters that no file takes: known now rather than when results are
-    written. And an empty path, which a variable of the shell may be, is the present folder to Python."""
+    """Refuses names that are not UTF-8, which could not be written into results, and empty values, such as an unset
+    variable of the shell: as a path, they would be the current folder."""
     for before, argument in zip(arguments, arguments[1:], strict=False):
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ValueError(f"{argument!r} is not UTF-8: give names and paths that are, or rename the file")
         if not argument or re.fullmatch("--[a-z-]+=", argument):
-            option = argument[:-1] or before
-            raise ValueError(f"after {option} stands nothing, only quotes or a =: give a value, or leave it out")
+            raise ValueError(f"{argument[:-1] or before} has an empty value: give one, or leave it out")
 
 
 def spread_numbers(arguments: list[str], option: str) -> list[str]:

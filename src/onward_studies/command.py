@@ -111,7 +111,7 @@ def corpora(given: list[str] | tuple[str, ...]) -> dict[str, str]:
 
 
 def sizes(given: list[str] | tuple[str, ...]) -> dict[str, Any]:
-    from onward.commands.train_presets import parse_value
+    from onward.commands.settings import parse_value
 
     found = {}
     for text in given:

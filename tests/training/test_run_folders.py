@@ -161,7 +161,7 @@ def test_no_folder_at_all(tokenizer, tmp_path, monkeypatch):
     assert run(".", tokenizer, None, {"max_tokens": 48}).path == tmp_path
 
 
-@pytest.mark.parametrize("verb", ["train x", "finetune x", "study backbone", "vocabulary", "evaluate x"])
+@pytest.mark.parametrize("verb", ["train window x", "finetune x", "study backbone", "vocabulary", "evaluate x"])
 def test_no_folder_on_the_command_line(verb, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, [*verb.split(), "--out", ""])
@@ -172,7 +172,9 @@ def test_no_folder_on_the_command_line(verb, tmp_path, monkeypatch):
 def test_a_controls_folder_is_refused_before_the_first_run(backbone, tmp_path):
     shutil.copytree(backbone, tmp_path / "runs" / "constant")
     before = snapshot(tmp_path / "runs" / "constant")
-    line = f"train {tmp_path / 'runs' / 'constant'} --corpus shakespeare --with-controls --out {tmp_path / 'runs'}"
+    line = (
+        f"train window {tmp_path / 'runs' / 'constant'} --corpus shakespeare --with-controls --out {tmp_path / 'runs'}"
+    )
     result = CliRunner().invoke(app, line.split())
     assert isinstance(result.exception, FileExistsError) and "constant holds config.json" in str(result.exception)
     assert snapshot(tmp_path / "runs" / "constant") == before and os.listdir(tmp_path / "runs") == ["constant"]

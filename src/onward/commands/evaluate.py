@@ -1,59 +1,52 @@
-"""`onward evaluate`"""
+"""`onward evaluate`: a model next to its controls, on whole documents."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import typer
-
-from .shared import CorpusName, Field, Model, Out, Pattern, load_model, load_texts, say
-
-
-class Split(StrEnum):
-    train = "train"
-    validation = "validation"
-    test = "test"
+from ..utils.fields import FieldError
+from .options import option
+from .shared import Model, Out, TextOptions, Window, load_model, say
 
 
 def evaluate(
     model: Model,
-    corpus: CorpusName = "shakespeare",
-    pattern: Pattern = None,
-    field: Field = None,
+    texts: TextOptions,
+    split: Annotated[Literal["train", "validation", "test"], option("Which part of the corpus to use.")] = "test",
     overlap: Annotated[
-        list[int] | None, typer.Option(help="Of window-recurrent models: one or more, as --overlap 0 5 10.")
+        list[int] | None, option("For window recurrence, one or more: --overlap 0 5 10.", default="the model's own")
     ] = None,
-    window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
-    split: Annotated[Split, typer.Option(help="Which part of the corpus.")] = Split.test,
-    max_tokens: Annotated[int | None, typer.Option(help="Of each document, only the first so many.")] = None,
-    batch_size: int = 8,
+    window: Window = None,
+    max_tokens: Annotated[int | None, option("Use only the first tokens of each document.", default="all")] = None,
+    batch_size: Annotated[int, option("Documents processed at a time.")] = 8,
     out: Out = Path("runs/evaluate"),
 ) -> None:
-    """Perplexity, bits and cost of whole documents, next to the controls.
+    """Measure perplexity, bits and cost on whole documents, next to the controls.
 
-    These are plain windows, a constant for a memory, and memories swapped between documents; for block-recurrent
-    models states swapped, and states ablated.
+    Controls of window recurrence are plain windows, a constant as the memory, and memories swapped between documents;
+    those of block-recurrent models are states swapped, and states ablated.
+
+    Example: onward evaluate runs/books --corpus my-books/ --overlap 0 5 10
     """
     from ..data.tokens import tokenize
     from ..evaluation.run import evaluate as run
 
     if max_tokens is not None and max_tokens < 2:
-        raise ValueError(f"--max-tokens {max_tokens}: at least 2 are needed, one to read and one to predict")
+        raise FieldError("max_tokens", max_tokens, "at least 2 are needed, one to start from and one to predict")
     if batch_size < 1:
-        raise ValueError(f"--batch-size {batch_size}: read at least 1 document at a time")
+        raise FieldError("batch_size", batch_size, "process at least 1 document at a time")
     loaded, tokenizer = load_model(model, window)
     options = options_of(loaded, model, overlap)
-    texts = load_texts(corpus, pattern, field)
-    limit = max_tokens or (texts.validation_tokens if split is Split.validation else None)
-    documents = tokenize(getattr(texts, split.value), tokenizer, limit)
+    corpus = texts.load()
+    limit = max_tokens or (corpus.validation_tokens if split == "validation" else None)
+    documents = tokenize(getattr(corpus, split), tokenizer, limit)
     run(loaded, documents, tokenizer=tokenizer, batch_size=batch_size, out=out, **options)
     say(f"table, figures and results.json are in {out}")
 
 
 def options_of(loaded: Any, name: str, overlap: list[int] | None) -> dict[str, Any]:
-    """What only window-recurrent models have: overlaps, and controls that were trained beside them."""
+    """Overlaps, and controls that were trained beside the model: only window-recurrent models have them."""
     from .. import BlockRecurrentForCausalLM
 
     if isinstance(loaded, BlockRecurrentForCausalLM):

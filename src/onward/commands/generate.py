@@ -1,50 +1,48 @@
-"""`onward generate`"""
+"""`onward generate`: a text continued, in constant memory."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from ..utils.fields import FieldError
+from .options import option
+from .shared import Model, Seed, Window, load_model, read_text
 
-from .shared import Model, load_model, read_text
-
-COLDEST = 1e-6  # divided by less, scores have no numbers
+COLDEST = 1e-6  # divided by less, scores overflow
 
 
 def generate(
     model: Model,
-    prompt: Annotated[str | None, typer.Option(help="The text to go on from.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="A file with it; of any length.")] = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
-    window: Annotated[int | None, typer.Option(help="For a plain backbone: its window.")] = None,
-    sample: Annotated[bool, typer.Option(help="Draw tokens at random instead of the likeliest.")] = True,
-    temperature: Annotated[float, typer.Option(help="Above 0; below 1 the likely tokens become likelier.")] = 0.8,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that together have this share.")] = 0.95,
-    endless: Annotated[bool, typer.Option("--endless", help="Do not stop at the model's end of text.")] = False,
-    seed: int = 0,
+    prompt: Annotated[str | None, option("The text to continue.")] = None,
+    prompt_file: Annotated[Path | None, option("A file with the text to continue, of any length.")] = None,
+    tokens: Annotated[int, option("Number of tokens to write.")] = 200,
+    window: Window = None,
+    sample: Annotated[bool, option("Draw tokens at random, or take the likeliest each time.")] = True,
+    temperature: Annotated[float, option("Above 0; below 1, likely tokens become likelier.")] = 0.8,
+    top_p: Annotated[float, option("Draw from the likeliest tokens, up to this probability in all.")] = 0.95,
+    endless: Annotated[bool, option("Do not stop at the model's end of text.", "--endless")] = False,
+    seed: Seed = 0,
 ) -> None:
-    """Write on from a prompt, without end and at constant memory; the text appears as it is made."""
+    """Continue a text of any length, in constant memory; tokens are printed as they are generated.
+
+    Example: onward generate runs/books --prompt-file chapter.txt --tokens 5000
+    """
     import torch
     from transformers import TextStreamer
 
     if prompt is not None and prompt_file is not None:
-        raise ValueError("--prompt and --prompt-file both say what to go on from: give one of them")
+        raise ValueError("--prompt and --prompt-file both say what to continue: give one of them")
     text = prompt if prompt_file is None else read_text(prompt_file, "--prompt-file")
     if not text or not text.strip():
-        raise ValueError("there is nothing to go on from: give --prompt TEXT or --prompt-file FILE")
+        raise ValueError("there is nothing to continue: give --prompt TEXT or --prompt-file FILE")
     if tokens < 1:
-        raise ValueError(f"--tokens {tokens}: write at least 1")
-    if sample and not temperature > 0:
-        raise ValueError(
-            f"--temperature {temperature}: it must be above 0; --no-sample takes the likeliest token each time"
-        )
-    if sample and temperature < COLDEST:
-        raise ValueError(
-            f"--temperature {temperature}: choose {COLDEST:f} or more; --no-sample takes the likeliest token each time"
-        )
+        raise FieldError("tokens", tokens, "write at least 1")
+    if sample and not temperature >= COLDEST:
+        wanted = "it must be above 0" if not temperature > 0 else f"choose {COLDEST:f} or more"
+        raise FieldError("temperature", temperature, f"{wanted}; --no-sample takes the likeliest token each time")
     if sample and not 0 < top_p <= 1:
-        raise ValueError(f"--top-p {top_p}: it must be above 0 and at most 1, which draws from all tokens")
+        raise FieldError("top_p", top_p, "it must be above 0 and at most 1, which draws from all tokens")
     loaded, tokenizer = load_model(model, window)
     torch.manual_seed(seed)
     options: dict[str, Any] = {"do_sample": sample} | ({"eos_token_id": -1} if endless else {})

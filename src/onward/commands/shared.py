@@ -1,18 +1,23 @@
-"""What verbs have in common: their first arguments, and how models and texts are found by their names."""
+"""What verbs share: options, checks of places, and how models are found by their names."""
 
 from __future__ import annotations
 
 import difflib
 import os
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from ..utils.fields import FieldError
+from .options import option
+
+if TYPE_CHECKING:
+    from ..data import Corpus
 
 console = Console(markup=False, highlight=False, emoji=False)  # names such as Rec:fixed:skip are shown as they are
 
@@ -22,18 +27,26 @@ def say(text: str) -> None:
     console.print(text, soft_wrap=True)
 
 
-# --- options ---------------------------------------------------------------------------------------
+def fill_package() -> None:
+    """Imports `onward` in full. `onward_command` leaves the package empty, so that help needs no torch."""
+    package = sys.modules["onward"]
+    if not hasattr(package, "__version__"):
+        assert package.__spec__ is not None and package.__spec__.loader is not None
+        package.__spec__.loader.exec_module(package)
+
+
+# --- places ----------------------------------------------------------------------------------------
 
 
 def named_place(text: str | Path) -> Path:
-    """Nothing, as a shell makes of a variable that is not set, would be the folder that one happens to be in."""
+    """An empty name, as a shell makes of an unset variable, would be the current folder."""
     if not str(text).strip():
-        raise typer.BadParameter(f"{str(text)!r} names no folder: give one, or . for the one that you are in")
+        raise typer.BadParameter(f"{str(text)!r} names no folder: give one, or . for the current folder")
     return Path(text)
 
 
 def usable_folder(out: Path) -> Path:
-    """Known before anything long runs, rather than when there are results to lose."""
+    """Checked first, so that a mistake does not surface when there are results to lose."""
     out = out.expanduser()
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file, and results go into a folder: choose another name")
@@ -50,70 +63,57 @@ def usable_file(out: Path) -> Path:
 
 
 def check_place(out: Path) -> None:
-    there = next(place for place in (out, *out.absolute().parents) if place.exists())
-    if there != out and not there.is_dir():
-        raise ValueError(f"--out {out}: {there} is a file, not a folder; choose another place")
-    if not os.access(there, os.W_OK) or not _takes_folders(there if there.is_dir() else there.parent):
-        raise ValueError(f"--out {out}: {there} may not be written to; choose another place, or change its permissions")
-
-
-def _takes_folders(place: Path) -> bool:
-    """Some places, such as /sys, have the permission and refuse all the same."""
+    existing = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if existing != out and not existing.is_dir():
+        raise ValueError(f"--out {out}: {existing} is a file, not a folder; choose another place")
     try:
-        with TemporaryDirectory(dir=place):
-            return True
-    except OSError:
-        return False
+        with TemporaryDirectory(dir=existing if existing.is_dir() else existing.parent):
+            writable = os.access(existing, os.W_OK)
+    except OSError:  # of places, such as /sys, that look writable and refuse all the same
+        writable = False
+    if not writable:
+        raise ValueError(f"--out {out}: {existing} is not writable; choose another place, or change its permissions")
 
 
-Model = Annotated[str, typer.Argument(help="A folder, a Hub name, or a packaged one: smollm2-135m, minilm-l6.")]
-CorpusName = Annotated[
-    str, typer.Option("--corpus", help="shakespeare, pg19, wikitext-103, installed-code, hub:NAME, or a path.")
-]
+# --- options ---------------------------------------------------------------------------------------
+
+Model = Annotated[str, typer.Argument(help="A folder, a name on the Hub, or packaged: smollm2-135m, minilm-l6.")]
+Window = Annotated[int | None, option("For a plain backbone: tokens per window.", default="a trained model's own")]
+Seed = Annotated[int, option("Seed of all random numbers.")]
 Pattern = Annotated[
-    str | None, typer.Option("--pattern", help="Of a folder: its files, as '*.py', or '**/*.py' with sub-folders.")
+    str | None, option("Which files of a folder to use: '*.py', or '**/*.py' with sub-folders.", default=".txt, .jsonl")
 ]
-Field = Annotated[str | None, typer.Option("--field", help="Of .jsonl or hub:NAME: what holds the text (text).")]
+Field = Annotated[str | None, option("The field that holds the text, in .jsonl and on the Hub.", default="text")]
 Out = Annotated[
-    Path,
-    typer.Option(
-        "--out", help="The folder that results go into.", parser=named_place, metavar="PATH", callback=usable_folder
-    ),
+    Path, option("The folder for results.", "--out", parser=named_place, metavar="PATH", callback=usable_folder)
 ]
+NAMES = "A file, a folder, hub:NAME, shakespeare, pg19, wikitext-103 or installed-code."
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    corpus: Annotated[str, option(NAMES)] = "shakespeare"
+    pattern: Pattern = None
+    field: Field = None
+
+    def load(self) -> Corpus:
+        from ..data import load_corpus
+
+        refuse_pattern_of_file(self.corpus, self.pattern)
+        options = {"pattern": self.pattern, "field": self.field}
+        return load_corpus(self.corpus, **{name: value for name, value in options.items() if value is not None})
 
 
 # --- texts -----------------------------------------------------------------------------------------
 
-OF_CORPORA = {
-    r"\b(pattern|field)=": r"--\1 ",
-    r"has no option '(\w+)': it knows .*": r"has no --\1: leave it out",
-    r"source= for pg19 and wikitext-103": "pg19:FOLDER and wikitext-103:FOLDER",
-}
-
-
-def load_texts(corpus: str, pattern: str | None = None, field: str | None = None) -> Any:
-    from ..data import load_corpus
-
-    refuse_pattern_of_file(corpus, pattern)
-    options = {"pattern": pattern, "field": field}
-    with worded(OF_CORPORA):
-        return load_corpus(corpus, **{name: value for name, value in options.items() if value is not None})
-
-
-def documents_in(path: Path, pattern: str | None = None, field: str | None = None) -> Any:
-    from ..data import load_documents
-
-    refuse_pattern_of_file(str(path), pattern)
-    with worded(OF_CORPORA):
-        return load_documents(path, field, pattern)
-
 
 def refuse_pattern_of_file(name: str, pattern: str | None) -> None:
     if pattern is not None and Path(name).expanduser().is_file():
-        raise ValueError(f"--pattern {pattern} chooses files of a folder, and {name} is a file: leave it out")
+        raise FieldError("pattern", pattern, f"it chooses files of a folder, and {name} is a file; leave it out")
 
 
 def read_text(file: Path, option: str) -> str:
+    """`option` is the one that names the file."""
     from ..data import files
 
     file = file.expanduser()
@@ -121,29 +121,17 @@ def read_text(file: Path, option: str) -> str:
         raise ValueError(f"{option} {file} is a folder: give a text file")
     if not file.exists():
         raise ValueError(f"{option} {file}: there is no such file; check the path")
-    with worded({"^": f"{option} "}):
-        return files.read_text(file)
-
-
-@contextmanager
-def worded(replacements: Mapping[str, str]) -> Iterator[None]:
-    """What Python calls `pattern='*.py'` is here `--pattern '*.py'`: errors are told in words of the command line."""
     try:
-        yield
+        return files.read_text(file)
     except (ValueError, OSError) as error:
-        if len(error.args) == 1:
-            text = str(error)
-            for pattern, words in replacements.items():
-                text = re.sub(pattern, words, text)
-            error.args = (text.strip(),)
-        raise
+        raise ValueError(f"{option} {error}") from error
 
 
 # --- models ----------------------------------------------------------------------------------------
 
 
-def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[Any, Any]:
-    """A recurrent model and its tokenizer; a plain backbone is read in plain windows."""
+def load_model(name: str, window: int | None = None) -> tuple[Any, Any]:
+    """A recurrent model and its tokenizer. A plain backbone gets plain windows."""
     from transformers import AutoModelForCausalLM
 
     from .. import BlockRecurrentForCausalLM, add_recurrence
@@ -152,18 +140,22 @@ def load_model(name: str, window: int | None = None, head: Any = None) -> tuple[
     from ..training.results import LOADED, refuse_damaged
 
     refuse_encoder(name)
+    kind = kind_of(name)
     if is_preset(name):
-        raise ValueError(f"{name} is a preset, not a trained model: train it with `onward train`, and give its folder")
-    if kind_of(name) == "masked":
         raise ValueError(
-            f"{name} is a masked language model, and this verb is for those that predict the next token: use it in "
+            f"{name} is a preset, not a trained model: train it with `onward train {TRAINED_BY[kind]} {name}`, and "
+            "give its folder"
+        )
+    if kind == "masked":
+        raise ValueError(
+            f"{name} is a masked language model, and this command is for models that predict the next token: use it in "
             "transformers' fill-mask pipeline, or `onward finetune`"
         )
     refuse_damaged(Path(name).expanduser(), "put a copy of it back, or train the model again", LOADED)
-    model, tokenizer = load_backbone(name, head or AutoModelForCausalLM)
+    model, tokenizer = load_backbone(name, AutoModelForCausalLM)
     if not isinstance(model, (WindowRecurrentModel, BlockRecurrentForCausalLM)):
         if window is None:
-            raise ValueError(f"{name} has no recurrence: say with --window in which windows to read it")
+            raise ValueError(f"{name} has no recurrence: set the size of its windows with --window")
         model = add_recurrence(model, carrier="none", window=window)
     elif window is not None and window != model.config.window:
         raise ValueError(f"{name} has windows of its own, of {model.config.window} tokens: leave --window out")
@@ -174,7 +166,7 @@ def refuse_encoder(name: str) -> None:
     from ..data.packaged import PACKAGED
 
     if name in PACKAGED and PACKAGED[name].is_encoder:
-        raise ValueError(f"{name} is an encoder, and this verb is for language models: use `onward embed` with it")
+        raise ValueError(f"{name} is an encoder, and this command is for language models: use `onward embed {name}`")
 
 
 def on_device(model: Any) -> Any:
@@ -184,21 +176,25 @@ def on_device(model: Any) -> Any:
     return model if accelerator is None else model.to(accelerator)
 
 
-OF_MODEL_TYPES = {"block_recurrent": "block-recurrent", "bert": "masked", "recurrent_bert": "masked"}
+KIND_OF_TYPE = {"block_recurrent": "block-recurrent", "bert": "masked", "recurrent_bert": "masked"}
+TRAINED_BY = {"window-recurrent": "window", "block-recurrent": "block", "masked": "masked"}
 
 
 def kind_of(name: str) -> str:
-    """ "block-recurrent", "masked" or "window-recurrent": what a preset names, or a folder or the Hub holds."""
+    """The kind of a preset, or of a model in a folder or on the Hub: one of `TRAINED_BY`."""
     from ..models.checking import OURS
     from ..models.pretrained import model_type_of
 
     if is_preset(name):
-        return "masked" if name.startswith(("bert:", "recurrent-bert:")) else "block-recurrent"
-    return OF_MODEL_TYPES.get((model_type_of(name) or "").removeprefix(OURS), "window-recurrent")
+        return "masked" if name.startswith(("bert:", UPCYCLED)) else "block-recurrent"
+    return KIND_OF_TYPE.get((model_type_of(name) or "").removeprefix(OURS), "window-recurrent")
+
+
+UPCYCLED = "recurrent-bert:"
 
 
 def is_preset(name: str) -> bool:
-    """Whether this names a model to be made, as "Rec:fixed:skip" and "bert:base" do; refuses misspelt ones."""
+    """Whether this names a model to be made, as "Rec:fixed:skip" and "bert:base" do. Refuses misspelt presets."""
     from ..models import block_recurrent, recurrent_bert
 
     presets = (*block_recurrent.PRESETS, *recurrent_bert.PRESETS)
@@ -210,7 +206,3 @@ def is_preset(name: str) -> bool:
     close = [known[match] for match in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose one of {', '.join(presets)}"
     raise ValueError(f"there is no preset {name!r}: {hint}")
-
-
-UPCYCLED = "recurrent-bert:"
-"""And then a folder, or a name on the Hub: a recurrent BERT that starts from what that BERT has learned."""

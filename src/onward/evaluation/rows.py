@@ -22,10 +22,10 @@ from .scoring import NothingToSwap
 
 OWN_BACKBONE = (
     "the recurrent model's own backbone; if it was trained together with the memory, a backbone trained alone on "
-    "the same tokens is the fairer comparison (plain_model=, or `onward train --with-controls`)"
+    "the same tokens is the fairer comparison (plain_model=, or `onward train window --with-controls`)"
 )
 NO_CONSTANT = (
-    "not measured: train the control on the same tokens with `onward train --with-controls`, or as "
+    "not measured: train the control on the same tokens with `onward train window --with-controls`, or as "
     "add_recurrence(backbone, model.config.with_carrier('constant')) passed as constant="
 )
 OTHER_OVERLAP = (

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from small_models import save_small_gpt2
+from typer.main import get_command
 
 from onward import add_recurrence, cli
 from onward.models.pretrained import load_backbone
+from onward.utils.version import __version__
 
 SOURCE = Path(cli.__file__).parents[1]
-VERBS = [command.callback.__name__ for command in cli.app.registered_commands if command.callback]
+VERBS = [*get_command(cli.app).commands, "train window", "train block", "train masked"]
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
@@ -28,7 +30,7 @@ def test_help_needs_neither_torch_nor_transformers():
 import sys
 import onward_command
 for verb in {["", *VERBS]!r}:
-    sys.argv = ["onward", *([verb] if verb else []), "--help"]
+    sys.argv = ["onward", *verb.split(), "--help"]
     try:
         onward_command.main()
     except SystemExit as end:
@@ -39,7 +41,7 @@ assert not slow, slow
     ended = run(code)
     assert ended.returncode == 0, ended.stderr.decode()
     shown = ended.stdout.decode()
-    assert "--prompt-file" in shown and "--learning-rates" in shown and len(VERBS) == 9
+    assert "--prompt-file" in shown and "--learning-rates" in shown and len(VERBS) == 9 + 3
 
 
 def test_a_verb_has_the_whole_package_and_a_terminal_may_know_ascii_only(tmp_path):
@@ -90,3 +92,29 @@ def test_too_little_memory_is_a_sentence(error, monkeypatch, capsys):
 def test_arguments_that_are_no_text_are_refused(monkeypatch, capsys):
     name = os.fsdecode(b"gr\xf6sse")
     assert r"'gr\udcf6sse' is not UTF-8" in show(["finetune", "x", "--name", name], monkeypatch, capsys)
+
+
+def test_the_version_needs_no_torch():
+    code = "import sys, onward_command\ntry: onward_command.main()\nfinally: assert 'torch' not in sys.modules"
+    ended = run(code, "--version")
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert ended.stdout.decode() == f"onward {__version__}\n"
+
+
+def test_the_shell_completes_verbs_and_options():
+    code = "import sys, onward_command; sys.argv[0] = 'onward'; onward_command.main()"
+    for words, wanted in (("onward tr", "train"), ("onward train wi", "window"), ("onward train block --tok", "--tok")):
+        environment = {"_ONWARD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        assert wanted in run(code, **environment).stdout.decode().split("\n")[0]
+
+
+def test_without_the_studies_the_verb_says_what_to_install():
+    code = (
+        "import importlib.util as util, onward_command\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name: None if name == 'onward_studies' else find(name)\n"
+        "onward_command.main()"
+    )
+    ended = run(code, "study", "gates", "--scale", "smoke")
+    assert ended.returncode == 1
+    assert "pip install '.[studies]'" in ended.stderr.decode()

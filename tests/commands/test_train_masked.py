@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_cli import error_of, run
+from command_line import error_of, run
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, pipeline
 
 from onward import RecurrentBertForMaskedLM
@@ -25,7 +25,7 @@ def place(tmp_path_factory):
     said = run(f"vocabulary --corpus {folder}/texts --kind wordpiece --size 300 --out {folder}/vocabulary")
     assert f"use --tokenizer {folder}/vocabulary" in said
     for name, more in (("bert", "--whole-words"), ("recurrent-bert", "--set stride=2 --window 16")):
-        source = f"train {name}:base --corpus {folder}/texts --tokenizer {folder}/vocabulary"
+        source = f"train masked {name}:base --corpus {folder}/texts --tokenizer {folder}/vocabulary"
         said = run(f"{source} --out {folder}/{name} {TINY} {more}")
         assert f"that model is saved in {folder}/{name}" in said
     return folder
@@ -52,7 +52,7 @@ def test_the_model_fills_masks(place):
 
 def test_a_trained_model_is_trained_on_with_other_dropout(place):
     options = "--batch-size 4 --max-tokens 200 --set hidden_dropout_prob=0.3"
-    run(f"train {place}/recurrent-bert --corpus {place}/texts --out {place}/on {options}")
+    run(f"train masked {place}/recurrent-bert --corpus {place}/texts --out {place}/on {options}")
     assert AutoModelForMaskedLM.from_pretrained(place / "on").config.hidden_dropout_prob == 0.3
 
 
@@ -62,12 +62,13 @@ def test_a_bert_of_the_hub_is_trained_on(place, monkeypatch, capsys):
         "huggingface_hub.hf_hub_download", lambda name, file, local_files_only: str(place / "bert" / file)
     )
     # It is known for what it is; loading it is transformers' own, from a Hub that cannot be reached here.
-    assert "google/bert is masked" in error_of(f"train google/bert --overlap 3 --out {place}/x", monkeypatch, capsys)
+    message = error_of(f"train window google/bert --out {place}/x", monkeypatch, capsys)
+    assert message == "google/bert is a masked language model: use `onward train masked google/bert`"
 
 
 def test_a_recurrent_bert_starts_from_a_plain_one(place):
     options = "--batch-size 4 --max-tokens 40 --learning-rate 1e-9 --set stride=3"
-    run(f"train recurrent-bert:{place}/bert --corpus {place}/texts --out {place}/upcycled {options}")
+    run(f"train masked recurrent-bert:{place}/bert --corpus {place}/texts --out {place}/upcycled {options}")
     plain, upcycled = (AutoModelForMaskedLM.from_pretrained(place / name) for name in ("bert", "upcycled"))
     assert type(upcycled) is RecurrentBertForMaskedLM and upcycled.config.stride == 3
     ours, theirs = (m.bert.encoder.layer[1].attention.self.query.weight for m in (upcycled, plain))
@@ -77,23 +78,45 @@ def test_a_recurrent_bert_starts_from_a_plain_one(place):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("train bert:base", "bert:base needs a tokenizer: --tokenizer a folder (`onward vocabulary --kind wordpiece`"),
-        ("train bert:basse --tokenizer VOC", "there is no preset 'bert:basse': did you mean 'bert:base'"),
-        ("train bert:base --tokenizer bytes", "the tokenizer has no mask token"),
-        ("train bert:base --tokenizer VOC --set hiden_size=3", "BertConfig has no field 'hiden_size' (given 3): did"),
-        ("train bert:base --tokenizer VOC --set stride=2", "BertConfig has no field 'stride' (given 2)"),
-        ("train recurrent-bert:base --tokenizer VOC --set stride=512", "stride=512 reaches beyond any text"),
-        ("train recurrent-bert:base --tokenizer VOC --set direction=back", "direction='back' is not known"),
-        ("train recurrent-bert:base --tokenizer VOC --set hidden_size=big", "hidden_size is a whole number, not 'big'"),
-        ("train bert:base --tokenizer VOC --window 513", "--window 513: it is more than the model's max_position"),
-        ("train bert:base --tokenizer VOC --masked-share 1.5", "--masked-share 1.5: some tokens must stay visible"),
-        ("train bert:base --tokenizer VOC --carrier spans", "--carrier is for window-recurrent models, and bert:base"),
-        ("train Slide:12L --tokenizer bytes --whole-words", "--whole-words is for masked language models, and Slide"),
-        ("train PLACE/bert --tokenizer VOC", "has its own tokenizer: leave --tokenizer out"),
-        ("train PLACE/bert --set hidden_size=64", "would change parameters"),
-        ("train PLACE/bert --set hiden_size=64", "did you mean 'hidden_size'?"),
-        ("train recurrent-bert:PLACE/recurrent-bert", "only a BERT can be given recurrence this way"),
-        ("evaluate PLACE/bert", "is a masked language model, and this verb is for those that predict the next token"),
+        (
+            "train masked bert:base",
+            "bert:base needs a tokenizer: --tokenizer a folder (`onward vocabulary --kind wordpiece`",
+        ),
+        ("train masked bert:basse --tokenizer VOC", "there is no preset 'bert:basse': did you mean 'bert:base'"),
+        ("train masked bert:base --tokenizer bytes", "the tokenizer has no mask token"),
+        (
+            "train masked bert:base --tokenizer VOC --set hiden_size=3",
+            "BertConfig has no field 'hiden_size' (given 3): did",
+        ),
+        ("train masked bert:base --tokenizer VOC --set stride=2", "BertConfig has no field 'stride' (given 2)"),
+        (
+            "train masked recurrent-bert:base --tokenizer VOC --set stride=512",
+            "--set stride=512: it must be less than max_position_embeddings=512",
+        ),
+        (
+            "train masked recurrent-bert:base --tokenizer VOC --set direction=back",
+            "--set direction=back: choose one of alternating, bidirectional",
+        ),
+        (
+            "train masked recurrent-bert:base --tokenizer VOC --set hidden_size=big",
+            "hidden_size is a whole number, not 'big'",
+        ),
+        (
+            "train masked bert:base --tokenizer VOC --window 513",
+            "--window 513: it is more than the model's max_position",
+        ),
+        (
+            "train masked bert:base --tokenizer VOC --masked-share 1.5",
+            "--masked-share 1.5: some tokens must stay visible",
+        ),
+        ("train masked PLACE/bert --tokenizer VOC", "has its own tokenizer: leave --tokenizer out"),
+        ("train masked PLACE/bert --set hidden_size=64", "would change parameters"),
+        ("train masked PLACE/bert --set hiden_size=64", "did you mean 'hidden_size'?"),
+        ("train masked recurrent-bert:PLACE/recurrent-bert", "only a BERT can be given recurrence this way"),
+        (
+            "evaluate PLACE/bert",
+            "is a masked language model, and this command is for models that predict the next token",
+        ),
         ("generate PLACE/recurrent-bert --prompt x", "use it in transformers' fill-mask pipeline"),
     ],
 )

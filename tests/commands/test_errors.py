@@ -63,9 +63,9 @@ def told(monkeypatch, capsys):
 
 # --- numbers ---------------------------------------------------------------------------------------
 
-TRAIN = "train @/backbone --corpus @/texts --carrier spans --window 24 --out @/new"
-PRESET = f"train Rec:fixed:skip --corpus @/texts --tokenizer bytes --window 16 {OF_PRESETS} --out @/new"
-MASKED = f"train bert:base --corpus @/texts --tokenizer @/pieces {OF_PRESETS} --out @/new"
+TRAIN = "train window @/backbone --corpus @/texts --carrier spans --window 24 --out @/new"
+PRESET = f"train block Rec:fixed:skip --corpus @/texts --tokenizer bytes --window 16 {OF_PRESETS} --out @/new"
+MASKED = f"train masked bert:base --corpus @/texts --tokenizer @/pieces {OF_PRESETS} --out @/new"
 RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
 
 
@@ -85,15 +85,18 @@ RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
             "--temperature 1e-300: choose 0.000001 or more",
         ),
         ("generate @/run --prompt x --top-p inf", "--top-p inf: it must be a finite number"),
-        ("generate @/backbone --prompt x --window 0", "window must be at least 1 token, got 0"),
+        ("generate @/backbone --prompt x --window 0", "--window 0: it must be at least 1 token"),
         ("inspect @/run --text @/texts/0.txt --max-tokens 0", "--max-tokens 0: at least 1"),
-        ("embed @/backbone @/texts/0.txt --out @/v --window 0", "window must be at least 1 token, got 0"),
+        ("embed @/backbone @/texts/0.txt --out @/v --window 0", "--window 0: it must be at least 1 token"),
         ("embed @/run @/texts/0.txt --out @/v --window 24", "windows of its own, of 24 tokens: leave --window out"),
         ("embed @/run @/texts/0.txt --out @/v --overlap 0", "windows of its own, of 24 tokens: leave --overlap out"),
         ("vocabulary --corpus @/texts --size 99999999999 --out @/new", "--size 99999999999: no vocabulary has so many"),
         ("finetune @/backbone --task rte --epochs inf --out @/new", "--epochs inf: it must be a finite number"),
         ("finetune @/backbone --task rte --margin nan --out @/new", "--margin nan: give a number"),
-        ("train Slide:13L --tokenizer bytes --corpus @/texts --set num_hidden_layers=99999 --out @/new", "10,000"),
+        (
+            "train block Slide:13L --tokenizer bytes --corpus @/texts --set num_hidden_layers=99999 --out @/new",
+            "10,000",
+        ),
         ("study gates --seeds 99999 --out @/new", "--seeds 99999: that is too much"),
     ],
 )
@@ -104,25 +107,25 @@ def test_numbers(place, told, line, message):
 @pytest.mark.parametrize(
     ("line", "setting", "message"),
     [
-        (PRESET, "hidden_act=foo", "hidden_act='foo' is not known: choose one of gelu"),
+        (PRESET, "hidden_act=foo", "--set hidden_act=foo: choose one of gelu"),
         (PRESET, "dtype=foo", "--set dtype=foo: models are trained in float32"),
         (PRESET, "pad_token_id=-1", "--set pad_token_id=-1: the vocabulary has 257 ids"),
         (PRESET, "eos_token_id=99999", "--set eos_token_id=99999: the vocabulary has 257 ids"),
-        (PRESET, "rms_norm_eps=-1", "rms_norm_eps must be a number above 0, got -1"),
+        (PRESET, "rms_norm_eps=-1", "--set rms_norm_eps=-1: it must be a number above 0"),
         (PRESET, f"vocab_size={10**22}", "no model can be made of these --set fields"),
         (PRESET, f"intermediate_size={10**14}", "the memory of this machine is not enough"),
-        ("train @/blocks --corpus @/texts --out @/new", "pad_token_id=777", "the vocabulary has 257 ids"),
+        ("train block @/blocks --corpus @/texts --out @/new", "pad_token_id=777", "the vocabulary has 257 ids"),
         *[
             (line, setting, message)
             for line in (MASKED, RECURRENT)
             for setting, message in {
-                "hidden_act=foo": "hidden_act must be one of gelu",
+                "hidden_act=foo": "--set hidden_act=foo: choose one of gelu",
                 "torch_dtype=float16": "--set torch_dtype=float16: models are trained in float32",
                 "pad_token_id=999": "pad_token_id=999: the vocabulary has",
-                "layer_norm_eps=-1": "layer_norm_eps must be a number above 0, got -1",
-                "hidden_dropout_prob=2": "hidden_dropout_prob must be a share",
-                "type_vocab_size=0": "type_vocab_size must be a whole number of at least 1",
-                "initializer_range=-1": "initializer_range must be a number above 0",
+                "layer_norm_eps=-1": "--set layer_norm_eps=-1: it must be a number above 0",
+                "hidden_dropout_prob=2": "--set hidden_dropout_prob=2: it must be a number of at least 0 and below 1",
+                "type_vocab_size=0": "--set type_vocab_size=0: it must be a whole number of at least 1",
+                "initializer_range=-1": "--set initializer_range=-1: it must be a number above 0",
                 "is_decoder=True": "masked language models are encoders",
                 "model_type=x": "--set model_type=x: model_type means nothing",
             }.items()
@@ -136,7 +139,7 @@ def test_fields(place, told, line, setting, message):
 @pytest.mark.parametrize("line", [PRESET, MASKED, RECURRENT])
 def test_no_heads(place, told, line):
     line = line.replace("num_attention_heads=2", "num_attention_heads=0")
-    assert "num_attention_heads must be a whole number" in told(*at(place, line))
+    assert "--set num_attention_heads=0: it must be a whole number" in told(*at(place, line))
 
 
 # --- paths -----------------------------------------------------------------------------------------
@@ -145,8 +148,8 @@ def test_no_heads(place, told, line):
 @pytest.mark.parametrize(
     "line",
     [
-        ["train", "@/backbone", "--corpus", "@/texts", "--out", ""],
-        ["train", "@/backbone", "--corpus", "", "--out", "@/new"],
+        ["train", "window", "@/backbone", "--corpus", "@/texts", "--out", ""],
+        ["train", "window", "@/backbone", "--corpus", "", "--out", "@/new"],
         ["embed", "@/run", "", "--out", "@/v"],
         ["embed", "@/run", "@/texts", "--out", "@/v", "--pattern", ""],
         ["evaluate", "@/run", "--corpus="],
@@ -156,14 +159,14 @@ def test_no_heads(place, told, line):
     ],
 )
 def test_nothing_is_not_the_present_folder(place, told, line):
-    assert "stands nothing" in told(*[argument.replace("@", str(place)) for argument in line])
+    assert "has an empty value" in told(*[argument.replace("@", str(place)) for argument in line])
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("embed @/run @/texts --out @/v --pattern /etc/*", "--pattern '/etc/*' chooses files inside of a folder"),
-        ("embed @/run @/texts --out @/v --field body", "--field 'body' is of .jsonl"),
+        ("embed @/run @/texts --out @/v --pattern /etc/*", "--pattern '/etc/*': it chooses files inside a folder"),
+        ("embed @/run @/texts --out @/v --field body", "texts holds plain text, which has no fields; leave it out"),
         ("embed @/run @/none.txt --out @/v", "there is no file or folder"),
         ("inspect @/texts/0.txt", "is a file, and a backbone is a folder"),
         ("generate @/texts --prompt x", "has no config.json"),
@@ -202,7 +205,7 @@ def test_weights_that_broke_off(place, told, model, kept):
     content = file.read_bytes()
     file.unlink()
     file.write_bytes(content[:kept])
-    trained_on = ["train @/copy --corpus @/texts --out @/new"] if model == "blocks" else []
+    trained_on = ["train block @/copy --corpus @/texts --out @/new"] if model == "blocks" else []
     for line in (READERS[model], *trained_on):
         assert f"{file} is damaged" in told(*at(place, line))
 
@@ -231,4 +234,4 @@ def test_weights_other_than_those_that_were_saved(place, told):
 
 
 def test_a_model_with_recurrence_is_given_no_other(place, told):
-    assert "has recurrence already" in told(*at(place, "train @/run --corpus @/texts --out @/again"))
+    assert "has recurrence already" in told(*at(place, "train window @/run --corpus @/texts --out @/again"))

@@ -6,14 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from tiny_tasks import save_encoder, save_sentiment
 from typer.testing import CliRunner
 
-from onward.commands.finetune import finetune
+from onward.cli import app
 
-app = typer.Typer()
-app.command()(finetune)
 SMALL = "--epochs 1 --batch-size 8 --max-length 16 --train-examples 16 --learning-rates 1e-4,1e-3 --seeds 1"
 
 
@@ -27,7 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(line: str) -> str:
-    result = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    result = CliRunner().invoke(app, ["finetune", *line.split()], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -58,10 +55,13 @@ def test_a_name_of_its_own_and_saved_models(place: Path) -> None:
         ("{0}/bert --task sst3", "no task 'sst3': did you mean 'sst2'"),
         ("{0}/bert --task sst2 --learning-rates fast", "--learning-rates fast: write numbers"),
         ("{0}/bert --task sst2 --learning-rates 0", "--learning-rates 0.0: it must be a number above 0"),
-        ("{0}/bert --task sst2 --seeds 0", "--seeds 0: it says how many runs"),
-        ("{0}/bert --task sst2 --max-length 100 --data {0}/sst2", "--max-length 100: it is more than the 64 positions"),
+        ("{0}/bert --task sst2 --seeds 0", "--seeds 0: it says how many runs each learning rate has, at least 1"),
+        (
+            "{0}/bert --task sst2 --max-length 100 --data {0}/sst2",
+            "--max-length 100: it is more than the 64 positions of bert; choose at most 64",
+        ),
         ("{0}/bert --task rte --max-length 16 --data {0}/nowhere", "no file or folder"),
-        ("{0}/bert --task rte --max-length 16", "nyu-mll/glue.*cannot be reached.*by --data"),
+        ("{0}/bert --task rte --max-length 16", "nyu-mll/glue.*cannot be reached.*as data"),
         ("--compare {0}/sst2", "holds no sweep"),
         ("--compare {0}/sst2 --seeds 3", "--seeds is for runs, .*: leave --seeds out"),
         ("--compare {0}/sst2 --save-models", "leave --save-models out"),
@@ -71,4 +71,6 @@ def test_what_cannot_be_done(place: Path, line: str, message: str, monkeypatch: 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(place / "no-cache"))
     with pytest.raises((ValueError, OSError), match=message):
-        CliRunner().invoke(app, [*line.format(place).split(), "--out", str(place / "x")], catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["finetune", *line.format(place).split(), "--out", str(place / "x")], catch_exceptions=False
+        )

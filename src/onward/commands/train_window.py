@@ -1,0 +1,131 @@
+"""`onward train window`: a pretrained backbone gains recurrence, and its controls beside it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ..utils.fields import FieldError
+from .options import option
+from .shared import TextOptions, refuse_encoder
+from .train import RecipeOptions, ResultOptions, of_training, recipe_of, require_kind, train_model
+
+of_recurrence = partial(option, panel="Recurrence")
+of_weights = partial(option, panel="What is trained")
+RECIPE = RecipeOptions(
+    optimizer="adamw",
+    schedule="constant",
+    warmup_steps=100,
+    epochs=2,
+    evaluate_every_tokens=2_000_000,
+    gradient_checkpointing=True,
+)
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """Fields of `WindowRecurrenceConfig`."""
+
+    window: Annotated[int, of_recurrence("Tokens that the backbone sees at once.")] = 300
+    overlap: Annotated[int, of_recurrence("Tokens that a window repeats from the one before.")] = 0
+    carrier: Annotated[str, of_recurrence("What is carried: pooled, spans, or the controls constant, none.")] = "pooled"
+    vectors: Annotated[int | None, of_recurrence("Vectors inserted.", default="the carrier's own")] = None
+    history: Annotated[
+        str, of_recurrence("For spans: windows remembered, or spans kept of each, the last first, as 63,32.")
+    ] = "1"
+    insert_at: Annotated[
+        str | None, of_recurrence("A layer, counted from 1, several as 2,5,9, or all.", default="the carrier's own")
+    ] = None
+    residual: Annotated[
+        bool, of_recurrence("For pooled: --no-residual is the paper's form.", "--residual/--no-residual")
+    ] = True
+
+    def fields(self) -> dict[str, Any]:
+        """Those of a `WindowRecurrenceConfig`."""
+        fields = asdict(self)
+        fields["history"] = one_or_list("history", self.history, "a number of windows, or spans of each as 63,32,16")
+        if self.insert_at not in (None, "all"):
+            fields["insert_at"] = one_or_list("insert_at", self.insert_at, "a layer, several as 2,5,9, or all")
+        return fields
+
+
+@dataclass(frozen=True)
+class WindowTraining:
+    """Fields of `TrainingRecipe`."""
+
+    train: Annotated[
+        Literal["all", "carrier", "lora"], of_weights("Everything, the carrier alone, or the carrier and adapters.")
+    ] = "all"
+    lora_rank: Annotated[int, of_weights("The rank of the adapters, with --train lora.")] = 16
+    learning_rate: Annotated[float | None, of_training("For the backbone.", default="5e-5, with --train lora 5e-4")] = (
+        None
+    )
+    carrier_learning_rate: Annotated[float, of_training("For the carrier.")] = 1e-3
+    batch_size: Annotated[int | None, of_training("Segments per step.", default="8")] = None
+    tokens_per_step: Annotated[int | None, of_training("Instead of --batch-size.")] = None
+    windows_per_segment: Annotated[int, of_training("Windows that a step back-propagates through.")] = 20
+
+
+def window(
+    model: Annotated[str, typer.Argument(help="A decoder: a folder, a name on the Hub, or smollm2-135m.")],
+    texts: TextOptions,
+    carried: WindowOptions,
+    training: WindowTraining,
+    results: ResultOptions,
+    common: RecipeOptions = RECIPE,
+    with_controls: Annotated[
+        bool, of_weights("Also train plain windows, and a learned constant as the memory.", "--with-controls")
+    ] = False,
+) -> None:
+    """Give a pretrained decoder a memory that goes from window to window.
+
+    Runs resume exactly: run the same command again.
+
+    Example: onward train window smollm2-135m --corpus my-books/ --carrier spans --window 128 --train lora
+    """
+    from .. import WindowRecurrenceConfig, add_recurrence
+    from ..models.pretrained import load_backbone
+    from ..training.folders import refuse_folders
+
+    config = WindowRecurrenceConfig(**carried.fields())
+    refuse_encoder(model)
+    refuse_recurrent(model)
+    require_kind(model, "window-recurrent")
+    if training.train == "lora" and training.learning_rate is None:
+        training = replace(training, learning_rate=5e-4)  # adapters start from nothing, and need more than weights
+    recipe = recipe_of("window-recurrent", training, common)
+    corpus, out = texts.load(), results.out
+    configs = {out: config}
+    if with_controls and config.carrier not in ("constant", "none"):
+        configs[out / "constant"] = config.with_carrier("constant")
+        if training.train != "carrier":  # a backbone that was not trained is its own plain control
+            configs[out / "plain"] = config.with_carrier("none")
+    refuse_folders(list(configs))
+    for folder, config in configs.items():
+        backbone, tokenizer = load_backbone(model)
+        make = partial(add_recurrence, backbone, config)
+        name = f"{model} with the carrier {config.carrier}"
+        train_model(name, make, corpus, tokenizer, recipe, replace(results, out=folder))
+
+
+def refuse_recurrent(name: str) -> None:
+    from ..models.checking import OURS
+    from ..models.pretrained import model_type_of
+
+    if model_type_of(name) == f"{OURS}window_recurrent":
+        raise ValueError(
+            f"{name} has recurrence already, and `onward train window` gives it to plain backbones: name the backbone "
+            "it was made from, or train it further in Python"
+        )
+
+
+def one_or_list(field: str, text: str, wanted: str) -> int | list[int]:
+    """ "3" is a number, "63,32" a list, and "63," a list of one."""
+    try:
+        found = [int(part) for part in text.removesuffix(",").split(",")]
+    except ValueError:
+        raise FieldError(field, text, f"give {wanted}") from None
+    return found if "," in text else found[0]

@@ -1,0 +1,28 @@
+"""`onward evaluate`"""
+
+from __future__ import annotations
+
+import json
+
+from command_line import run
+
+
+def test_evaluate_reports_every_control(place):
+    run(f"evaluate {place}/run --corpus {place}/texts --split train --overlap 0 6 --max-tokens 100 --out {place}/eval")
+    rows = json.loads((place / "eval" / "results.json").read_text())["rows"]
+    seen = {(row["variant"], row["overlap"]) for row in rows if row["measures"]}
+    wanted = {(v, o) for v in ("plain", "constant", "recurrent", "swapped") for o in (0, 6)}
+    assert wanted <= seen
+
+
+def test_evaluate_a_plain_backbone(place):
+    run(f"evaluate {place}/backbone --window 24 --corpus {place}/texts --max-tokens 60 --out {place}/plain")
+    assert (place / "plain" / "table.md").is_file()
+
+
+def test_evaluate_blocks(place, blocks):
+    run(f"evaluate {blocks} --corpus {place}/texts --split train --max-tokens 100 --out {place}/block-eval")
+    results = json.loads((place / "block-eval" / "results.json").read_text())
+    assert [row["variant"] for row in results["rows"]] == ["recurrent", "swapped", "ablated"]
+    assert all(row["measures"]["bits_per_token"] > 0 for row in results["rows"])
+    assert (place / "block-eval" / "loss_by_distance.svg").is_file() and results["max_tokens"] is None

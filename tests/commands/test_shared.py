@@ -1,0 +1,39 @@
+"""Models, texts and places that verbs find by their names."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from command_line import error_of
+
+from onward.commands import shared
+
+
+def test_a_window_of_its_own_is_not_overruled(place):
+    with pytest.raises(ValueError, match="windows of its own, of 24"):
+        shared.load_model(str(place / "run"), window=32)
+
+
+def test_an_encoder_is_sent_to_embed():
+    with pytest.raises(ValueError, match="onward embed"):
+        shared.load_model("minilm-l6")
+
+
+def test_names_are_shown_as_they_are():
+    shown = shared.console.render_str("Rec:fixed:skip is in [red]/a:smile:b")
+    assert shown.plain == "Rec:fixed:skip is in [red]/a:smile:b" and not shown.spans
+
+
+def test_a_place_that_cannot_be_written_is_found_at_once(place, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    message = error_of(f"evaluate no-such-model --out {place}/new/results", monkeypatch, capsys)
+    assert message.startswith(f"--out {place}/new/results: {place} is not writable")
+    monkeypatch.undo()
+
+    def refuse(**given):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr("onward.commands.shared.TemporaryDirectory", refuse)  # as places like /sys do
+    message = error_of(f"study scale --scale smoke --out {place}/new", monkeypatch, capsys)
+    assert message.startswith(f"--out {place}/new: {place} is not writable")
