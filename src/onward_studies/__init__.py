@@ -1,4 +1,4 @@
-"""Every table and figure of the papers, and what this machine makes of it: `onward study NAME`."""
+"""The papers' tables and figures as commands, `onward study NAME`. Nothing of it is imported by the library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .engine.study import Study
 
-LINES: dict[str, tuple[str, str]] = {
+CATALOGUE: dict[str, tuple[str, str]] = {
     "backbone": (
         "window_recurrent.backbone",
         "ours: the small decoder that the studies of window recurrence start from",
@@ -60,37 +60,37 @@ LINES: dict[str, tuple[str, str]] = {
         "code",
     ),
     "scale": (
-        "block_recurrent.sizes",
+        "block_recurrent.scale",
         "Block-Recurrent, Table 2: a larger size, on books",
     ),
     "ablations": (
-        "block_recurrent.sizes",
+        "block_recurrent.ablations",
         "Block-Recurrent, section 4.5: window, number of states, one or two recurrent layers",
     ),
     "mlm": (
-        "masked.studies",
+        "masked.reports",
         "Simple recurrence: MLM loss and fine-tuned average at equal parameters",
     ),
     "stability": (
-        "masked.studies",
+        "masked.reports",
         "Simple recurrence: scores over learning rates and seeds, share of failed runs (the runs of mlm)",
     ),
 }
-"""For each study the module that defines it, and a line about it. To add a study, write its module and a line here."""
+"""By name, the module whose STUDIES has the study, and a line about it. To add one, write a module and a line here."""
 
 
 class Studies(Mapping[str, "Study"]):
-    """The studies by name. A study is imported when it is looked up, and no other study with it."""
+    """The studies by name. Looking a study up imports its module, and no other study's."""
 
     def __getitem__(self, name: str) -> Study:
-        module = import_module(f"{__name__}.{LINES[name][0]}")
+        module = import_module(f"{__name__}.{CATALOGUE[name][0]}")
         return next(study for study in module.STUDIES if study.name == name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(LINES)
+        return iter(CATALOGUE)
 
     def __len__(self) -> int:
-        return len(LINES)
+        return len(CATALOGUE)
 
 
 STUDIES = Studies()

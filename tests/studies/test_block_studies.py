@@ -9,19 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from test_masked_study import run
+from study_command import run
 
 from onward import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from onward.data import Document
 from onward.data.tokens import TokenizedDocument
 from onward_studies import STUDIES
-from onward_studies.block_recurrent import gates
-from onward_studies.block_recurrent import sizes as block_sizes
-from onward_studies.block_recurrent.runs import BlockSizes, Row, about_starts, run_name
-from onward_studies.engine import training_runs
+from onward_studies.block_recurrent import ablations, gates, scale
+from onward_studies.block_recurrent.notes import about_starts
+from onward_studies.block_recurrent.rows import BlockSizes, Row
+from onward_studies.block_recurrent.runs import run_name
+from onward_studies.engine import trainings
+from onward_studies.engine.conducting import conduct
+from onward_studies.engine.describing import described
 from onward_studies.engine.intervals import FAILS, HOLDS
-from onward_studies.engine.study import conduct, described
-from onward_studies.engine.training_runs import cut, read_with, some_of
+from onward_studies.engine.texts import cut, some_of
+from onward_studies.engine.trainings import measured
 
 
 def test_smoke_of_gates(tmp_path: Path) -> None:
@@ -52,12 +55,12 @@ def test_smoke_of_scale(tmp_path: Path) -> None:
 
 
 def test_all_ablations_are_models() -> None:
-    for scale, sizes in STUDIES["ablations"].sizes.items():
-        for row in block_sizes.ablation_rows(sizes):
+    for of_scale, sizes in STUDIES["ablations"].sizes.items():
+        for row in ablations.ablation_rows(sizes):
             config = row.config(sizes, vocab_size=99)
-            assert isinstance(config, BlockRecurrentConfig), scale
+            assert isinstance(config, BlockRecurrentConfig), of_scale
     laptop = STUDIES["ablations"].sizes["laptop"]
-    rows = {row.name: row.config(laptop) for row in block_sizes.ablation_rows(laptop)}
+    rows = {row.name: row.config(laptop) for row in ablations.ablation_rows(laptop)}
     assert rows["Rec:fixed:skip, two far apart"].recurrent_layers == [1, 3]
     assert rows["Rec:fixed:skip, two side by side"].recurrent_layers == [2, 3]
     smaller = rows["Rec:fixed:skip, window 8"]
@@ -152,40 +155,40 @@ def test_one_document_has_nothing_to_swap_with() -> None:
     model = BlockRecurrentForCausalLM(Row("Rec:fixed:skip").config(sizes, vocab_size=9)).eval()
     documents = [TokenizedDocument(str(n), torch.arange(36) % 9, words=4, bytes=36) for n in range(2)]
     memories = ["true", "swapped", "ablated"]
-    assert list(read_with(model, documents, memories)) == memories
-    assert list(read_with(model, documents[:1], memories)) == ["true", "ablated"]
+    assert list(measured(model, documents, memories)) == memories
+    assert list(measured(model, documents[:1], memories)) == ["true", "ablated"]
 
 
 def test_what_a_larger_size_comes_to() -> None:
     large = bits({"Slide:13L:large": 3.5, "Rec:fixed:skip:large": 3.25}, "scale")
-    report = block_sizes.report_scale(STUDIES["scale"].setting("smoke", seeds=2), large)
+    report = scale.report(STUDIES["scale"].setting("smoke", seeds=2), large)
     assert "| Slide:13L:large | 1,234 | 3.550 ± 0.635 | 11.3 ± 0.0 | 3.39 | 34.8 |" in report.markdown()
     assert [claim.verdict for claim in report.claims] == [HOLDS]
 
 
 def test_what_ablations_come_to() -> None:
     setting = STUDIES["ablations"].setting("smoke", seeds=2)
-    names = {row.name: 4.0 for row in block_sizes.ablation_rows(setting.sizes)}
+    names = {row.name: 4.0 for row in ablations.ablation_rows(setting.sizes)}
     names |= {"Slide:13L, window 2": 5.0, "Rec:fixed:skip, window 2": 4.25, "Rec:fixed:skip, 1 states": 4.5}
     names |= {"Rec:fixed:skip, two far apart": 3.75, "Rec:fixed:skip, one more layer": 3.5}
     names |= {"Rec:fixed:skip, two side by side": 4.5}
-    found = block_sizes.report_ablations(setting, bits(names, "ablations"))
+    found = ablations.report(setting, bits(names, "ablations"))
     assert [claim.verdict for claim in found.claims] == [HOLDS, HOLDS, HOLDS, HOLDS, HOLDS, FAILS]
     assert [claim.we_saw for claim in found.claims[:2]] == ["0.7500 ± 0.0000 bits per token"] * 2
     assert "| 1 | 4.550 ± 0.635 | 0.5000 ± 0.0000 |" in found.markdown()
     assert "two far apart: 1 and 2 of 3" in found.markdown()
-    assert "Too little" in block_sizes.report_ablations(setting, {}).summary
+    assert "Too little" in ablations.report(setting, {}).summary
 
 
 def test_a_vocabulary_is_of_texts_however_they_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, found = STUDIES["scale"], []
-    real = training_runs.train_vocabulary
+    real = trainings.train_vocabulary
 
     def spy(texts: Any, *given: Any) -> Any:
         found.append([document.text for document in texts])
         return real(texts, *given)
 
-    monkeypatch.setattr(training_runs, "train_vocabulary", spy)
+    monkeypatch.setattr(trainings, "train_vocabulary", spy)
     for piece in (100, 600):
         setting = study.setting("smoke", seeds=1, changes={"piece": piece})
         runs = [run for run in study.runs(setting) if run.name == "bpe-300-books"]

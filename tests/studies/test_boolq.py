@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 from question_runs import do, made_up
-from test_masked_study import run
+from study_command import run
 
 from onward.data.questions import Question
 from onward.finetuning import DataError
 from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
 from onward_studies import STUDIES
+from onward_studies.engine.conducting import conduct
+from onward_studies.engine.folders import MODEL
 from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN
-from onward_studies.engine.study import MODEL, conduct
 from onward_studies.questions import boolq
 from onward_studies.questions.boolq import TASK, TRIVIAL
 from onward_studies.questions.runs import build, load_encoder
@@ -152,7 +153,7 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scores["majority"] == pytest.approx(100 * max(yes, 18 - yes) / 18)
     model = WindowRecurrentForSequenceClassification.from_pretrained(folder / MODEL)
     assert model.backbone.config.num_labels == 2 and not (folder / MODEL / "spans.safetensors").exists()
-    monkeypatch.setattr("onward_studies.engine.study._do", None)
+    monkeypatch.setattr("onward_studies.engine.conducting._do", None)
     again = run(f"study boolq --scale smoke --seeds 1 --out {tmp_path}")
     assert again.startswith("# Yes or no") and said.endswith(again), "nothing is left to do"
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from question_runs import do, made_up
-from test_masked_study import run
+from study_command import run
 
 from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
 from onward_studies import STUDIES
+from onward_studies.engine.conducting import conduct
+from onward_studies.engine.folders import MODEL
 from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN
-from onward_studies.engine.study import MODEL, conduct
 from onward_studies.questions import hotpotqa
 from onward_studies.questions import reader as question_reader
 from onward_studies.questions.hotpotqa import TASK
@@ -165,7 +166,7 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = [score(answers[question.id], question.answer)[1] for question in questions]
     assert outcomes[folder.name]["read"]["true"]["exact_match"] == pytest.approx(100 * sum(exact) / 18)
     assert (folder / MODEL / "spans.safetensors").is_file() and not list(folder.glob("model/checkpoint-*"))
-    monkeypatch.setattr("onward_studies.engine.study._do", None)
+    monkeypatch.setattr("onward_studies.engine.conducting._do", None)
     again = run(f"study hotpotqa --scale smoke --seeds 1 --out {tmp_path}")
     assert again.startswith("# Question answering") and said.endswith(again), "nothing is left to do"
 

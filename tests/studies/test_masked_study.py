@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from study_command import run
 from transformers import AutoModelForMaskedLM
 from typer.testing import CliRunner
 
@@ -15,16 +16,10 @@ from onward.cli import app
 from onward.data.masked_rows import Hiding
 from onward_studies import STUDIES
 from onward_studies.engine.intervals import HOLDS, UNSEEN
-from onward_studies.engine.study import Work
+from onward_studies.engine.work import Work
+from onward_studies.masked.reports import report_mlm, report_stability
 from onward_studies.masked.runs import MODELS, order_run, slug
-from onward_studies.masked.tables import report_mlm, report_stability
 from onward_studies.masked.word_order import shuffled
-
-
-def run(line: str) -> str:
-    result = CliRunner().invoke(app, line.split(), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +36,7 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert read["in_order"] == pytest.approx(trained["validation_loss"], rel=1e-5)
         assert read["shuffled"] != read["in_order"]
     # The other study has the same runs, and nothing is left to do.
-    monkeypatch.setattr("onward_studies.engine.study._do", None)
+    monkeypatch.setattr("onward_studies.engine.conducting._do", None)
     said = run(f"study stability --scale smoke --seeds 1 --out {tmp_path}")
     assert "| BERT | sst2 | 2 |" in said and (tmp_path / "smoke" / "stability" / "scores.svg").is_file()
     assert run(f"study stability --scale smoke --seeds 1 --report --out {tmp_path}") == said

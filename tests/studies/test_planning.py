@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_masked_study import run
+from study_command import run
 from torch import nn
 
 from onward import BlockRecurrentConfig
 from onward.evaluation import block_flops_per_token
 from onward_studies import STUDIES
-from onward_studies.block_recurrent.runs import Row
+from onward_studies.block_recurrent.rows import Row
 from onward_studies.engine.planning import GPUS, UTILISATION, gpus, plan_of
 
 WIDTH = 1024

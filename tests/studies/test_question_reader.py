@@ -20,19 +20,16 @@ from onward.data.questions import EncodedQuestion, Question
 from onward.finetuning.run import FineTuner
 from onward.models.window_recurrent import CARRIERS
 from onward_studies.questions import reader as question_reader
+from onward_studies.questions.answering import _batches, answer, answer_own_and_swapped, best_span, own_and_swapped
 from onward_studies.questions.plans import roberta
 from onward_studies.questions.reader import (
+    MODEL_INPUTS,
     NO_TOKEN,
-    READ,
     InOrder,
     QuestionReader,
     Recipe,
-    answer,
-    answer_own_and_swapped,
-    best_span,
     collate,
     learn,
-    read_own_and_swapped,
     span_head,
 )
 from onward_studies.questions.scores import Answers, SpanScores, YesNoScores, score
@@ -137,8 +134,8 @@ def test_swapped_memories(variant: str) -> None:
     model, questions, others = reader(variant), some_questions(), [1, 2, 0]
     batch = batch_of(questions)
     whole = model(**batch)
-    own, swapped = read_own_and_swapped(model, batch, others)
-    for same in (own, *read_own_and_swapped(model, batch, [0, 1, 2])):
+    own, swapped = own_and_swapped(model, batch, others)
+    for same in (own, *own_and_swapped(model, batch, [0, 1, 2])):
         for name in ("kinds", "starts", "ends"):
             assert_close(same[name], whole[name])
     chunks = [chunks_of(question) for question in questions]
@@ -178,7 +175,7 @@ def test_a_constant_begins_where_memories_are(tmp_path: Path, monkeypatch: pytes
     real = other.reader.eval()
     real.carrier = CARRIERS["pooled"](real.config).double()  # as new as one is before training
     batch = batch_of([some_questions()[2], some_questions()[0]])  # the longest
-    batch = {name: batch[name] for name in (*READ, "attention_mask")}
+    batch = {name: batch[name] for name in (*MODEL_INPUTS, "attention_mask")}
     with torch.no_grad():
         memory = real(**batch).state.memory
     means = [part.mean(0, keepdim=True) for part in memory if part.is_floating_point()]
@@ -245,7 +242,7 @@ def test_without_spans_it_is_the_classifier() -> None:
     found = answer(model.eval(), questions, 0, rows=2)
     assert found.texts == [YES_NO[number] for number in wanted.logits.argmax(-1)]
     assert found.loss == pytest.approx(float(wanted.loss), rel=1e-5) and found.span_loss == 0
-    for same in read_own_and_swapped(model, batch, [0, 1, 2]):
+    for same in own_and_swapped(model, batch, [0, 1, 2]):
         assert_close(same.kinds, seen.kinds)
     both = answer_own_and_swapped(model, questions, 0, rows=3)
     assert both["true"].loss == pytest.approx(found.loss) and both["swapped"].loss != pytest.approx(found.loss)
@@ -288,9 +285,9 @@ def test_answers_are_the_models(likeliest: int) -> None:
 
 
 def test_a_question_is_never_alone_in_a_batch() -> None:
-    assert question_reader._batches(range(5), 2) == [range(0, 2), [2, 3, 4]]
-    assert question_reader._batches(range(4), 2) == [range(0, 2), range(2, 4)]
-    assert question_reader._batches(range(1), 2) == [range(0, 1)]
+    assert _batches(range(5), 2) == [range(0, 2), [2, 3, 4]]
+    assert _batches(range(4), 2) == [range(0, 2), range(2, 4)]
+    assert _batches(range(1), 2) == [range(0, 1)]
 
 
 # --- scores ----------------------------------------------------------------------------------------

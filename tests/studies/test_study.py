@@ -20,9 +20,12 @@ from onward.training.checkpoints import alone_in
 from onward.training.many_runs import RunsProgress
 from onward.utils.files import DamagedFile
 from onward_studies import STUDIES
+from onward_studies.engine.conducting import conduct, report
+from onward_studies.engine.folders import MODEL
 from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN, Interval, differences, over, students_t, verdict
 from onward_studies.engine.reporting import Claim, Report, Table
-from onward_studies.engine.study import MODEL, Run, Setting, Study, Work, conduct, report
+from onward_studies.engine.study import Run, Setting, Study
+from onward_studies.engine.work import Work
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def test_what_has_ended_elsewhere_is_known(tmp_path: Path) -> None:
 
 
 def test_what_another_process_has_in_hand_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward_studies.engine.study.SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("onward_studies.engine.conducting.SECONDS_BETWEEN_LOOKS", 0.01)
     done: list[str] = []
     study = squares(done)
     folder = tmp_path / "laptop" / "runs" / "square-1"

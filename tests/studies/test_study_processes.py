@@ -8,7 +8,7 @@ from accelerate.state import AcceleratorState, GradientState
 from test_block_processes import on_two_processes
 
 from onward_studies import STUDIES
-from onward_studies.engine.study import conduct
+from onward_studies.engine.conducting import conduct
 
 
 def work(study, out, **changes):

@@ -14,17 +14,18 @@ import pytest
 import torch
 from families import recurrent as recurrent_model
 from safetensors.torch import load_file
-from test_masked_study import run
+from study_command import run
 
 from onward.evaluation import plain
 from onward.ops.windows import segment_length
 from onward_studies import STUDIES
-from onward_studies.engine import training_runs
+from onward_studies.engine import trainings
 from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN, Interval
-from onward_studies.engine.study import Work
+from onward_studies.engine.work import Work
 from onward_studies.window_recurrent import backbone, carriers, overlap, topics, window_size
 from onward_studies.window_recurrent import runs as windows
-from onward_studies.window_recurrent.runs import constant, recurrent, run_name
+from onward_studies.window_recurrent.runs import run_name
+from onward_studies.window_recurrent.variants import baseline, constant, recurrent
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +46,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bfloat16_needs_instructions_for_it(instruction: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True, "avx512_bf16": False, instruction: True})
-    assert training_runs.has_bf16() == has
+    assert trainings.has_bf16() == has
     monkeypatch.delattr("torch.cpu.get_capabilities")  # as in older torch
-    assert not training_runs.has_bf16()
+    assert not trainings.has_bf16()
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)  # such as Apple's
-    assert not training_runs.has_bf16()
+    assert not trainings.has_bf16()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_bfloat16_needs_instructions_for_it(instruction: str, has: bool, monkeyp
 def test_trainings_are_in_bfloat16_where_there_is_hardware_for_it_or_as_is_chosen(
     chosen: str, hardware: bool, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward_studies.engine.training_runs.has_bf16", lambda: hardware)
+    monkeypatch.setattr("onward_studies.engine.trainings.has_bf16", lambda: hardware)
     run(f"study backbone --scale smoke --out {tmp_path} {chosen}")
     folder = tmp_path / "smoke" / "runs" / "backbone"
     assert json.loads((folder / "model" / "run.json").read_text())["recipe.bf16"] == used
@@ -293,7 +294,7 @@ def test_what_topics_come_to() -> None:
     outcomes = {
         f"topics-seed{seed}": {
             "divergence": {"recurrent": 0.5 + 0.1 * seed, "plain": 0.6 + 0.1 * seed, "swapped": 0.4 + 0.1 * seed},
-            "wordless": dict.fromkeys(topics.READ, 0.0),
+            "wordless": dict.fromkeys(topics.CONTINUED_BY, 0.0),
             "sign_test": {"plain": sign, "swapped": sign},
         }
         for seed in (0, 1)
@@ -352,7 +353,7 @@ def test_the_frontier_has_what_nothing_beats() -> None:
 def readings(losses: dict[str, float], corpus: str = "books", scale: str = "smoke") -> dict[str, Any]:
     """Two seeds, which differ by 0.1 in all."""
     sizes = STUDIES[f"overlap-{corpus}"].setting(scale).sizes
-    base = overlap.baseline(sizes)
+    base = baseline(sizes)
     outcomes: dict[str, Any] = {}
     for seed in (0, 1):
         for variant, reads in (

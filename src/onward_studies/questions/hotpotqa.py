@@ -10,23 +10,23 @@ from onward.data.questions import KINDS
 
 from ..engine.reporting import Claim, Report, Table, summary_of
 from ..engine.study import Outcome, Setting, Study
-from .reader import LONGEST_ANSWER
+from .answering import LONGEST_ANSWER
 from .runs import runs
 from .scores import SpanScores
 from .tables import (
     ABOUT_SEEDS,
     ABOUT_SWAPPED,
-    Compared,
-    Found,
     Measure,
+    QuestionOutcomes,
     about_rates,
-    judged,
     kinds_table,
     model_rows,
     own_claims,
     plot,
+    points,
 )
-from .task import DISJOINT, LAPTOP, MADE_UP, PAPERS, SMOKE, Given, Sizes, Task, questions_of
+from .task import DISJOINT, MADE_UP, PAPERS, Given, QuestionSizes, QuestionTask, questions_of
+from .task import SCALES as QUESTION_SCALES
 
 HOTPOTQA = "hub:hotpotqa/hotpot_qa:distractor"
 CORPORA = {
@@ -36,9 +36,9 @@ CORPORA = {
 }
 PAPER = {DISJOINT: (48.17, 43.55), PAPERS: (49.12, 44.55)}  # F1 and exact match
 SCALES = {
-    "smoke": replace(SMOKE, distractors=1),
-    "laptop": replace(LAPTOP, distractors=2, questions=800, tested=200, rates=(1e-4, 3e-4, 6e-4)),
-    "paper": Sizes(),
+    "smoke": replace(QUESTION_SCALES["smoke"], distractors=1),
+    "laptop": replace(QUESTION_SCALES["laptop"], distractors=2, tested=200, rates=(1e-4, 3e-4, 6e-4)),
+    "paper": QUESTION_SCALES["paper"],
 }
 
 
@@ -51,20 +51,20 @@ PARAGRAPH_TOKENS, QUESTION_TOKENS, PARAGRAPHS = 125, 25, 10
 
 
 def context_tokens(setting: Setting) -> int:
-    sizes: Sizes = setting.sizes
+    sizes: QuestionSizes = setting.sizes
     return (1 + sizes.distractors if sizes.distractors else PARAGRAPHS) * PARAGRAPH_TOKENS
 
 
-TASK = Task("hotpotqa", KINDS, read, SpanScores.of, QUESTION_TOKENS, context_tokens, HOTPOTQA)
+TASK = QuestionTask("hotpotqa", KINDS, read, SpanScores.of, QUESTION_TOKENS, context_tokens, HOTPOTQA)
 
 
-# --- what its runs come to -------------------------------------------------------------------------
+# --- what its runs come to
 
 F1, EXACT, SPAN_LOSS = Measure("f1", "F1"), Measure("exact_match", "exact match"), Measure("span_loss", "span loss", 3)
 
 
 def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
-    found = Found(TASK, setting, outcomes)
+    found = QuestionOutcomes(TASK, setting, outcomes)
     rows = [[*row, *_told(row[0])] for row in model_rows(found, (SPAN_LOSS, F1, EXACT), F1.value)]
     claims = _claims(found)
     panels = [Measure(measure.value, f"{measure.label} (%)") for measure in (F1, EXACT)]
@@ -78,34 +78,26 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     )
 
 
-COLUMNS = (
-    "model",
-    "learning rate",
-    "span loss, nats",
-    "F1",
-    "exact match",
-    "F1 over disjoint",
-    "paper, F1",
-    "paper, exact match",
-)
+MEASURED = ("learning rate", "span loss, nats", "F1", "exact match", "F1 over disjoint")
+COLUMNS = ("model", *MEASURED, "paper, F1", "paper, exact match")
 
 
 def _told(name: str) -> list[str]:
     return [f"{number:.2f}" for number in PAPER[name]] if name in PAPER else ["", ""]
 
 
-def _claims(found: Found) -> list[Claim]:
-    saw = [f"{PAPER[DISJOINT][i]:.2f} -> {PAPER[PAPERS][i]:.2f}" for i in (0, 1)]
-    f1s, exact = partial(found.of, value=F1.value), partial(found.of, value=EXACT.value)
-    papers: list[Compared] = [
+def _claims(found: QuestionOutcomes) -> list[Claim]:
+    saw = [" -> ".join(told) for told in zip(_told(DISJOINT), _told(PAPERS), strict=True)]
+    f1s, exact = partial(found.score, value=F1.value), partial(found.score, value=EXACT.value)
+    papers = [
         ("Recurrence as in the paper raises F1 over disjoint windows", saw[0], f1s(PAPERS), f1s(DISJOINT)),
         ("and exact match", saw[1], exact(PAPERS), exact(DISJOINT)),
     ]
-    return [*judged(papers, "points", 2), *own_claims(found, F1, Measure(SPAN_LOSS.value, "the loss of spans"))]
+    return [*points(papers), *own_claims(found, F1, Measure(SPAN_LOSS.value, "the loss of spans"))]
 
 
 def _notes(setting: Setting) -> list[str]:
-    sizes: Sizes = setting.sizes
+    sizes: QuestionSizes = setting.sizes
     notes = [
         f"{sizes.encoder}, windows of {sizes.window} tokens, each of which begins with the question; answers of at "
         f"most {LONGEST_ANSWER} tokens. The paper's columns are of RoBERTa-base on 30,000 questions of HotpotQA.",
@@ -123,12 +115,4 @@ def _notes(setting: Setting) -> list[str]:
     return notes
 
 
-STUDY = Study(
-    "hotpotqa",
-    CORPORA,
-    SCALES,
-    partial(runs, TASK),
-    report,
-    TASK.check,
-)
-STUDIES = [STUDY]
+STUDIES = [Study("hotpotqa", CORPORA, SCALES, partial(runs, TASK), report, TASK.check)]

@@ -1,4 +1,4 @@
-"""What a run of questions would take at the paper's scale."""
+"""What a run of questions takes at the paper's scale."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from onward.models.window_recurrent import WindowRecurrentForSequenceClassificat
 
 from ..engine.planning import Plan, plan_of
 from ..engine.study import Setting
-from .task import Sizes, Task, variants
+from .task import QuestionSizes, QuestionTask, variants
 
 
-def plan(task: Task, setting: Setting, name: str) -> Plan:
-    """Of the encoder, which does nearly all of the work: windows of a question are all kept for their gradients,
-    without checkpoints at the bottleneck."""
-    sizes: Sizes = setting.sizes
+def plan(task: QuestionTask, setting: Setting, name: str) -> Plan:
+    """Of the encoder, which does nearly all of the work. All windows of a question are kept for their gradients, unless
+    there are checkpoints at the bottleneck."""
+    sizes: QuestionSizes = setting.sizes
     config = variants(sizes)[name]
     config.backbone, config.head, config.causal = roberta(task.kinds), "sequence-classification", False
     with torch.device("meta"):
         reader = WindowRecurrentForSequenceClassification(config)
-        mask = torch.zeros(1, 1, sizes.window, sizes.window)  # without one, transformers looks at values to make it
+        mask = torch.zeros(1, 1, sizes.window, sizes.window)  # without one, transformers needs values to make it
     known = setting.corpora["train"] == task.planned_for
     tokens = sizes.epochs * task.tokens(setting, sizes.questions) if known else None
     read = plan_of(lambda: reader.backbone, sizes.window, sizes.rows, tokens, sizes.checkpointing, attention_mask=mask)
@@ -34,13 +34,13 @@ def plan(task: Task, setting: Setting, name: str) -> Plan:
     return replace(
         read,
         parameters=reader.num_parameters() + of_span_head,
-        flops_per_token=read.flops_per_token * sizes.window / room,  # every window reads the question again
+        flops_per_token=read.flops_per_token * sizes.window / room,  # the question is in every window
         kept=windows * read.kept,
     )
 
 
 def roberta(kinds: Sequence[str]) -> RobertaConfig:
-    """roberta-base's, without fetching it."""
+    """The configuration of roberta-base, without downloading it."""
     return RobertaConfig(
         vocab_size=50_265,
         hidden_size=768,
