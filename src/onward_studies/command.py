@@ -62,10 +62,10 @@ def study(
 
     Runs resume exactly: run the same command again. Started twice, the command works on two runs at once.
     """
-    from . import CATALOGUE
+    from . import ABOUT
 
     if name is None or listed:
-        say("\n".join(f"{name:20} {shows}" for name, (_, shows) in CATALOGUE.items()))
+        say("\n".join(f"{name:20} {about}" for name, about in ABOUT.items()))
         return
     from .engine.conducting import conduct, report
 

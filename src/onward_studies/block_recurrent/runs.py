@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from onward.training import TrainingRecipe
 
 from ..engine.outcomes import Outcomes
 from ..engine.planning import Plan, plan_of
+from ..engine.sizes import all_but
 from ..engine.study import Outcome, Run, Setting
 from ..engine.texts import cut, some_of
 from ..engine.trainings import documents_of, measured, tokenizer_of, train_once, vocabulary_run
@@ -99,7 +100,7 @@ class _Text:
 
     def _settings(self, row: Row, seed: int, tokens: int) -> dict[str, Any]:
         left_out = ("tokens", "rates", "probe_tokens", "rows_at_once")
-        sizes = {f.name: getattr(self.setting.sizes, f.name) for f in fields(BlockSizes) if f.name not in left_out}
+        sizes = all_but(self.setting.sizes, BlockSizes, left_out)
         text, as_bytes = self.setting.corpora[self.corpus], self.vocabulary is None
         return {**sizes, "corpus": text, "bytes": as_bytes, "row": asdict(row), "seed": seed, "tokens": tokens}
 

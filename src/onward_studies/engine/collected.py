@@ -16,7 +16,7 @@ from typing import Any
 from onward.utils.files import write_text
 from onward.utils.safe_json import field_of, read_json
 
-from .. import CATALOGUE
+from .. import ABOUT
 from .intervals import FAILS, HOLDS, UNSEEN
 from .page import RESULTS, write_page
 from .reporting import Claim, Table, claims_table
@@ -34,7 +34,7 @@ How models are compared is told in [docs/studies.md](docs/studies.md).
 
 def studies_in(folder: Path) -> list[str]:
     """In the order of `onward study`."""
-    return [name for name in CATALOGUE if (folder / name / RESULTS).is_file()]
+    return [name for name in ABOUT if (folder / name / RESULTS).is_file()]
 
 
 def collect(folder: Path, page: Path) -> str:
@@ -74,7 +74,7 @@ def _section(name: str, saved: Mapping[str, Any], folder: Path, page: Path) -> s
     notes = folder / "notes.md"
     said = [notes.read_text(encoding="utf-8").strip() + "\n"] if notes.is_file() else []
     told = f"{saved['scale']} scale, {saved['seeds']} seeds, {saved['runs']}: [tables]({where}/table.md).\n"
-    parts = [f"## {name}\n", f"{CATALOGUE[name][1]}.\n", judged, *said, pictures, told]
+    parts = [f"## {name}\n", f"{ABOUT[name]}.\n", judged, *said, pictures, told]
     return "\n".join(part for part in parts if part)
 
 

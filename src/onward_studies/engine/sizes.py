@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
+from dataclasses import field, fields
 from typing import Annotated, Any, get_args, get_type_hints
 
 from onward.utils.fields import FieldError
@@ -17,14 +18,24 @@ CountOrZero = Annotated[int, MAY_BE_ZERO]
 ShareOrZero = Annotated[float, MAY_BE_ZERO]
 
 
-def by_scale(kind: type, table: Mapping[str, Sequence[Any]], base: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Sizes for every scale: each row of the table has a field's values at the smoke scale, on a laptop, and at the
-    papers' scale if that is not the default. `base`: sizes of another class, whose fields this one has too."""
-    found: dict[str, dict[str, Any]] = {scale: dict(vars(base[scale])) if base else {} for scale in SCALES}
-    for name, values in table.items():
-        for scale, value in zip(SCALES, values, strict=False):
-            found[scale][name] = value
-    return {scale: kind(**values) for scale, values in found.items()}
+def by_scale(*values: Any) -> Any:
+    """A field's values at the smoke scale, on a laptop, and at the papers' scale, which is its default; the last value
+    given holds for the rest."""
+    return field(default_factory=lambda: values[-1], metadata={"scales": values})
+
+
+def scales_of(kind: type) -> dict[str, Any]:
+    """The sizes for every scale. Fields that do not differ have their default."""
+    found = {}
+    for place, scale in enumerate(SCALES):
+        differing = {f.name: f.metadata["scales"] for f in fields(kind) if "scales" in f.metadata}
+        found[scale] = kind(**{name: values[min(place, len(values) - 1)] for name, values in differing.items()})
+    return found
+
+
+def all_but(sizes: Any, kind: type, left_out: Collection[str]) -> dict[str, Any]:
+    """The values of the fields of `kind`, for the settings of a run."""
+    return {f.name: getattr(sizes, f.name) for f in fields(kind) if f.name not in left_out}
 
 
 def check_size(sizes: Any, name: str, value: Any) -> None:

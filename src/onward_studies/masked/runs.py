@@ -28,7 +28,7 @@ from onward.training import TrainingRecipe
 from ..engine.folders import SWEEP
 from ..engine.made_up import made_up_glue
 from ..engine.planning import Plan, plan_of
-from ..engine.sizes import CountOrZero, LearningRates, by_scale
+from ..engine.sizes import CountOrZero, LearningRates, by_scale, scales_of
 from ..engine.study import Outcome, Run, Setting
 from ..engine.texts import check_texts, some_of
 from ..engine.trainings import not_done, tokenizer_of, train_once, vocabulary_run
@@ -44,60 +44,49 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 BASE, OURS = "BERT", "recurrent, stride 1"
 
 
+PAPERS_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "squad", "squad_v2")
+
+
+def _small(width: int, layers: int, heads: int, intermediate: int, positions: int) -> dict[str, int]:
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {**sizes, "intermediate_size": intermediate, "max_position_embeddings": positions}
+
+
 @dataclass(frozen=True)
 class MaskedSizes:
     """`rates` are tried on `probe_tokens`, for both kinds of model, and the best on validation is taken. `scored_on`:
     by task, the split that has GLUE's validation examples, if it has another name."""
 
     size: str = "base"
-    changes: Mapping[str, int] = field(default_factory=dict)
-    vocabulary: int = 30_000
-    tokens: int = 131_072_000_000
-    rows: int = 256
-    rates: LearningRates = (1e-4,)
-    probe_tokens: int = 0
-    warmup_steps: CountOrZero = 10_000
-    evaluate_every: int = 1_000_000_000
-    train_bytes: int | None = None
-    held: int = 1000
-    held_tokens: int = 2000
-    tasks: tuple[str, ...] = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "squad", "squad_v2")
-    finetuning_rates: LearningRates = (1e-5, 2e-5, 3e-5, 4e-5, 5e-5)
-    epochs: float = 3
-    examples: Mapping[str, int] = field(default_factory=dict)
+    # On a laptop narrow, so that it sees enough text to learn more than how common words are: at a width of 256 that
+    # takes more hours than a laptop has. Without dropout there, as no text is repeated.
+    changes: Mapping[str, int] = by_scale(
+        _small(32, 2, 2, 48, 32),
+        _small(128, 4, 4, 512, 128) | {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
+        {},
+    )
+    vocabulary: int = by_scale(300, 8_000, 30_000)
+    tokens: int = by_scale(3_000, 12_000_000, 131_072_000_000)
+    rows: int = by_scale(8, 16, 256)
+    rates: LearningRates = by_scale((1e-3, 1e-2), (5e-4, 1.5e-3, 4.5e-3), (1e-4,))
+    probe_tokens: int = by_scale(1_000, 1_200_000, 0)
+    warmup_steps: CountOrZero = by_scale(2, 150, 10_000)
+    evaluate_every: int = by_scale(1_500, 1_000_000, 1_000_000_000)
+    train_bytes: int | None = by_scale(40_000, 60_000_000, None)
+    held: int = by_scale(2, 60, 1000)
+    held_tokens: int = by_scale(200, 2000)
+    tasks: tuple[str, ...] = by_scale(("sst2", "rte"), ("sst2", "cola", "rte", "stsb"), PAPERS_TASKS)
+    finetuning_rates: LearningRates = by_scale(
+        (1e-3, 1e-2), (3e-5, 6e-5, 1.2e-4, 2.5e-4, 5e-4), (1e-5, 2e-5, 3e-5, 4e-5, 5e-5)
+    )
+    epochs: float = by_scale(1, 3)
+    examples: Mapping[str, int] = by_scale({}, {"sst2": 5000}, {})
     finetuning_rows: int = 32
-    group_by_length: bool = False
+    group_by_length: bool = by_scale(False, True, False)
     scored_on: Mapping[str, str] = field(default_factory=dict)
 
 
-WIDTHS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
-SCALES = by_scale(
-    MaskedSizes,
-    {
-        # On a laptop narrow, so that it sees enough text to learn more than how common words are: at a width of 256
-        # that takes more hours than a laptop has. Without dropout there, as no text is repeated.
-        "changes": (
-            dict(zip(WIDTHS, (32, 2, 2, 48, 32), strict=True)),
-            dict(zip(WIDTHS, (128, 4, 4, 512, 128), strict=True))
-            | {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
-        ),
-        "vocabulary": (300, 8_000),
-        "tokens": (3_000, 12_000_000),
-        "rows": (8, 16),
-        "rates": ((1e-3, 1e-2), (5e-4, 1.5e-3, 4.5e-3)),
-        "probe_tokens": (1_000, 1_200_000),
-        "warmup_steps": (2, 150),
-        "evaluate_every": (1_500, 1_000_000),
-        "train_bytes": (40_000, 60_000_000),
-        "held": (2, 60),
-        "held_tokens": (200, 2_000),
-        "tasks": (("sst2", "rte"), ("sst2", "cola", "rte", "stsb")),
-        "finetuning_rates": ((1e-3, 1e-2), (3e-5, 6e-5, 1.2e-4, 2.5e-4, 5e-4)),
-        "epochs": (1, 3),
-        "examples": ({}, {"sst2": 5000}),
-        "group_by_length": (False, True),
-    },
-)
+SCALES = scales_of(MaskedSizes)
 CORPORA = {
     "smoke": {"text": "shakespeare", "glue": "made-up"},
     "laptop": {"text": "wikitext-103", "glue": "hub"},

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.modeling_outputs import ModelOutput
@@ -118,13 +119,8 @@ def inputs_in(batch: Mapping[str, Tensor], *more: str) -> dict[str, Tensor]:
 
 
 def collate(questions: Sequence[EncodedQuestion], padding: int, kinds: Sequence[str] = KINDS) -> dict[str, Tensor]:
-    width = max(map(len, questions))
-
     def padded(rows: Sequence[Any], fill: int) -> Tensor:
-        result = torch.full((len(rows), width), fill)
-        for place, row in enumerate(rows):
-            result[place, : len(row)] = torch.as_tensor(row)
-        return result
+        return pad_sequence([torch.as_tensor(row).long() for row in rows], batch_first=True, padding_value=fill)
 
     spans = [question.answer or (NO_TOKEN, NO_TOKEN) for question in questions]
     batch = {

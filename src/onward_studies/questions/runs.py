@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformers import (
     BertForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    RobertaConfig,
     set_seed,
 )
 
@@ -24,6 +25,7 @@ from onward.data import Document
 from onward.data.questions import SPAN
 from onward.data.vocabularies import train_vocabulary
 from onward.models.pretrained import load_backbone
+from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
 from onward.training import NonFiniteLossError
 from onward.training.checkpoints import UNFINISHED, discard_unfinished
 from onward.utils.files import put_all_in_place
@@ -31,13 +33,14 @@ from onward.utils.safe_json import write_json
 
 from ..engine.folders import MODEL
 from ..engine.made_up import made_up_questions
+from ..engine.planning import Plan, plan_of
+from ..engine.sizes import all_but
 from ..engine.study import Outcome, Run, Setting
 from ..engine.texts import ORDER_SEED
 from ..engine.trainings import has_bf16
 from ..engine.trials import Training, Trials
 from ..engine.work import Work
 from .answering import answer, answer_own_and_swapped
-from .plans import plan
 from .reader import InOrder, QuestionReader, Recipe, collate, learn, span_head
 from .scores import Answers
 from .task import DISJOINT, MADE_UP, OURS, Prepared, QuestionSizes, QuestionTask, carries, prepare, slug, variants
@@ -72,9 +75,53 @@ def _training(task: QuestionTask, setting: Setting, name: str, seed: int, trial:
 
 def _settings(setting: Setting, name: str, seed: int, questions: int, epochs: int) -> dict[str, Any]:
     left_out = ("questions", "epochs", "rates", "probe_questions", "checkpoint_every", "checkpointing")
-    sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(QuestionSizes) if f.name not in left_out}
+    sizes = all_but(setting.sizes, QuestionSizes, left_out)
     drawn = {"questions": questions, "of": setting.sizes.questions, "epochs": epochs, "seed": seed, "order": ORDER_SEED}
     return {**sizes, **drawn, "variant": name, "corpora": dict(setting.corpora)}
+
+
+# --- plans
+
+
+def plan(task: QuestionTask, setting: Setting, name: str) -> Plan:
+    """Of the encoder, which does nearly all of the work. All windows of a question are kept for their gradients, unless
+    there are checkpoints at the bottleneck."""
+    sizes: QuestionSizes = setting.sizes
+    config = variants(sizes)[name]
+    config.backbone, config.head, config.causal = roberta(task.kinds), "sequence-classification", False
+    with torch.device("meta"):
+        reader = WindowRecurrentForSequenceClassification(config)
+        mask = torch.zeros(1, 1, sizes.window, sizes.window)  # without one, transformers needs values to make it
+    known = setting.corpora["train"] == task.planned_for
+    tokens = sizes.epochs * task.tokens(setting, sizes.questions) if known else None
+    read = plan_of(lambda: reader.backbone, sizes.window, sizes.rows, tokens, sizes.checkpointing, attention_mask=mask)
+    room = sizes.window - task.question_tokens
+    windows = 1 if sizes.checkpointing else -(-task.tokens(setting, 1) // room)
+    of_span_head = 2 * config.hidden_size + 2 if SPAN in task.kinds else 0
+    return replace(
+        read,
+        parameters=reader.num_parameters() + of_span_head,
+        flops_per_token=read.flops_per_token * sizes.window / room,  # the question is in every window
+        kept=windows * read.kept,
+    )
+
+
+def roberta(kinds: Sequence[str]) -> RobertaConfig:
+    """The configuration of roberta-base, without downloading it."""
+    return RobertaConfig(
+        vocab_size=50_265,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        id2label=dict(enumerate(kinds)),
+    )
 
 
 # --- models

@@ -14,7 +14,7 @@ from onward import WindowRecurrenceConfig
 from onward.data.questions import EncodedQuestion, Loaded, Question, encode_questions, load_questions, with_distractors
 
 from ..engine.made_up import made_up_questions
-from ..engine.sizes import CountOrZero, LearningRate, LearningRates, ShareOrZero, by_scale
+from ..engine.sizes import CountOrZero, LearningRate, LearningRates, ShareOrZero, by_scale, scales_of
 from ..engine.study import Setting
 from ..engine.texts import ORDER_SEED
 from ..engine.work import Work
@@ -31,39 +31,24 @@ class QuestionSizes:
     `rates` are tried on `probe_questions`, for disjoint windows and for recurrence, and the best on validation are
     taken. `carrier_rate`: the carrier's, if it has another. The paper does not tell how many `rows` a step has."""
 
-    encoder: str = "roberta-base"
-    window: int = 512
+    encoder: str = by_scale(MADE_UP, "minilm-l6", "roberta-base")
+    window: int = by_scale(24, 128, 512)
     distractors: CountOrZero = 0
     longest: int | None = None
-    questions: int = 30_000
-    held: int = 1000
-    tested: int | None = None
-    epochs: int = 4
-    rows: int = 16
-    rates: LearningRates = (2e-5,)
-    carrier_rate: LearningRate | None = None
-    probe_questions: int = 0
+    questions: int = by_scale(60, 800, 30_000)
+    held: int = by_scale(12, 100, 1000)
+    tested: int | None = by_scale(18, 500, None)
+    epochs: int = by_scale(1, 1, 4)
+    rows: int = by_scale(6, 4, 16)
+    rates: LearningRates = by_scale((1e-3, 3e-3), (5e-5, 1e-4), (2e-5,))
+    carrier_rate: LearningRate | None = by_scale(None, 1e-3, None)
+    probe_questions: int = by_scale(18, 300, 0)
     warmup: ShareOrZero = 0.1
-    checkpoint_every: int = 500
+    checkpoint_every: int = by_scale(50, 25, 500)
     checkpointing: bool = False
 
 
-SCALES = by_scale(
-    QuestionSizes,
-    {
-        "encoder": (MADE_UP, "minilm-l6"),
-        "window": (24, 128),
-        "questions": (60, 800),
-        "held": (12, 100),
-        "tested": (18, 500),
-        "epochs": (1, 1),
-        "rows": (6, 4),
-        "rates": ((1e-3, 3e-3), (5e-5, 1e-4)),
-        "carrier_rate": (None, 1e-3),
-        "probe_questions": (18, 300),
-        "checkpoint_every": (50, 25),
-    },
-)
+SCALES: dict[str, QuestionSizes] = scales_of(QuestionSizes)
 
 
 def variants(sizes: QuestionSizes) -> dict[str, WindowRecurrenceConfig]:

@@ -35,6 +35,7 @@ from onward.utils.processes import is_first
 from ..engine.figures import one_panel
 from ..engine.folders import MODEL
 from ..engine.reporting import Report, Table
+from ..engine.sizes import CountOrZero, LearningRate, by_scale, scales_of
 from ..engine.study import Outcome, Run, Setting, Study
 from ..engine.texts import check_texts, some_of
 from ..engine.trainings import tokenizer_of, train_once, vocabulary_run
@@ -49,40 +50,22 @@ class Decoder:
     `bytes_of_each` of the encyclopedia and of the books."""
 
     name: str | None = None
-    layers: int = 4
-    width: int = 256
-    heads: int = 4
-    vocabulary: int = 8_000
-    context: int = 512
-    tokens: int = 3_000_000
-    rows: int = 2
-    learning_rate: float = 1e-3
-    warmup_steps: int = 400
-    evaluate_every: int = 500_000
-    bytes_of_each: int = 30_000_000
-    held: int = 12
-    held_tokens: int = 4_000
+    layers: int = by_scale(3, 4)
+    width: int = by_scale(32, 256)
+    heads: int = by_scale(2, 4)
+    vocabulary: int = by_scale(300, 8_000)
+    context: int = by_scale(64, 512)
+    tokens: int = by_scale(6_000, 3_000_000)
+    rows: int = by_scale(8, 2)
+    learning_rate: LearningRate = by_scale(1e-2, 1e-3)
+    warmup_steps: CountOrZero = by_scale(2, 400)
+    evaluate_every: int = by_scale(3_000, 500_000)
+    bytes_of_each: int = by_scale(30_000, 30_000_000)
+    held: int = by_scale(2, 12)
+    held_tokens: int = by_scale(200, 4_000)
 
 
-DECODERS = {
-    "smoke": Decoder(
-        layers=3,
-        width=32,
-        heads=2,
-        vocabulary=300,
-        context=64,
-        tokens=6_000,
-        rows=8,
-        learning_rate=1e-2,
-        warmup_steps=2,
-        evaluate_every=3_000,
-        bytes_of_each=30_000,
-        held=2,
-        held_tokens=200,
-    ),
-    "laptop": Decoder(),
-    "paper": Decoder(name="gpt2"),
-}
+DECODERS = {**scales_of(Decoder), "paper": Decoder(name="gpt2")}
 CORPORA = {
     "smoke": {"books": "shakespeare", "wikipedia": "shakespeare"},
     "laptop": {"books": "pg19", "wikipedia": "wikitext-103"},

@@ -11,7 +11,7 @@ carriers are trained, so plain windows and the longest context are the model its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -22,26 +22,16 @@ from ..engine.figures import one_panel
 from ..engine.intervals import ABOUT_INTERVALS, UNSEEN, cell, differences
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import Claim, Report, Table, judged, summary_of
-from ..engine.sizes import by_scale
+from ..engine.sizes import by_scale, scales_of
 from ..engine.study import Outcome, Run, Setting, Study
 from ..engine.texts import check_texts
 from .backbone import CORPORA, Decoder
 from .runs import measure, window_outcomes, window_runs
 from .variants import OVER_SEEDS, Variant, WindowSizes, baseline, constant, recurrent
-from .variants import SCALES as WINDOW_SCALES
 
 CORPUS = "books"
 PAPERS = "pooled, the paper's"
 PLAIN, LONGEST = "plain windows", "longest context"
-
-
-@dataclass(frozen=True)
-class CarrierSizes(WindowSizes):
-    """`carriers` are fields of their configurations, by name; `controls`, those that have a constant beside them."""
-
-    carriers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    controls: tuple[str, ...] = ("spans", "fading history")
-    longest: int = 512
 
 
 def _carriers(spans: int, windows: int, window: int, fading: list[int]) -> dict[str, dict[str, Any]]:
@@ -56,18 +46,20 @@ def _carriers(spans: int, windows: int, window: int, fading: list[int]) -> dict[
     }
 
 
-SCALES = by_scale(
-    CarrierSizes,
-    {
-        "carriers": (
-            _carriers(3, 2, 24, [4, 2]),
-            _carriers(15, 4, 64, [63, 32, 16, 8, 4, 2, 1]),
-            _carriers(15, 3, 300, [299, 128, 32]),
-        ),
-        "longest": (64, 512, 1024),
-    },
-    WINDOW_SCALES,
-)
+@dataclass(frozen=True)
+class CarrierSizes(WindowSizes):
+    """`carriers` are fields of their configurations, by name; `controls`, those that have a constant beside them."""
+
+    carriers: Mapping[str, Mapping[str, Any]] = by_scale(
+        _carriers(3, 2, 24, [4, 2]),
+        _carriers(15, 4, 64, [63, 32, 16, 8, 4, 2, 1]),
+        _carriers(15, 3, 300, [299, 128, 32]),
+    )
+    controls: tuple[str, ...] = ("spans", "fading history")
+    longest: int = by_scale(64, 512, 1024)
+
+
+SCALES = scales_of(CarrierSizes)
 
 
 def _pretrained(scale: str, **changes: Any) -> CarrierSizes:

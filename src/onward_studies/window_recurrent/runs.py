@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from onward.utils.fields import FieldError
 
 from ..engine.outcomes import Outcomes
 from ..engine.planning import TOKENS_OF, Plan, plan_of
+from ..engine.sizes import all_but
 from ..engine.study import Outcome, Run, Setting
 from ..engine.texts import some_of
 from ..engine.trainings import documents_of, measured, train_once
@@ -76,8 +77,7 @@ def _training(setting: Setting, corpus: str, variant: Variant, seed: int, trial:
 def _settings(setting: Setting, corpus: str, variant: Variant, seed: int, tokens: int | None) -> dict[str, Any]:
     of_runs = ("overlaps", "more_overlaps", "window", "recurrent", "tokens", "rates", "tried_on", "probe_tokens")
     left_out = (*of_runs, "checkpointing", "tag")
-    sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(WindowSizes) if f.name not in left_out}
-    sizes["decoder"] = asdict(setting.sizes.decoder)
+    sizes = all_but(setting.sizes, WindowSizes, left_out) | {"decoder": asdict(setting.sizes.decoder)}
     places = {name: place for name, place in setting.corpora.items() if name in CORPORA[setting.scale]}
     return {**sizes, "corpora": places, "corpus": corpus, "variant": asdict(variant), "seed": seed, "tokens": tokens}
 

@@ -26,7 +26,7 @@ from ..engine.figures import mean_in_row, name_rows, one_panel
 from ..engine.intervals import ABOUT_INTERVALS, cell
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import NOT_TESTED, Report, Table, judged, summary_of
-from ..engine.sizes import CountOrZero, by_scale
+from ..engine.sizes import CountOrZero, by_scale, scales_of
 from ..engine.study import Outcome, Run, Setting, Study
 from ..engine.texts import check_texts
 from ..engine.trainings import not_done
@@ -35,7 +35,6 @@ from .backbone import CORPORA
 from .runs import run_name, training_texts, window_runs
 from .topic_model import TopicModel, divergences, require_scikit_learn, sign_test
 from .variants import OVER_SEEDS, WindowSizes, about_recurrent, baseline, recurrent
-from .variants import SCALES as WINDOW_SCALES
 
 CORPUS = "books"
 PAPER = {"recurrent": "0.5331", "plain": "0.5951"}
@@ -47,29 +46,18 @@ class TopicSizes(WindowSizes):
     """`contexts` of `context_windows` windows are taken from validation documents, evenly, and continued by `written`
     tokens. Topics are those of `topic_books` of the corpus "topics", or if there is none, of the training texts."""
 
-    topics: int = 20
+    topics: int = by_scale(3, 20)
     topic_books: int = 5000
-    contexts: int = 8000
-    context_windows: int = 1
-    written: int = 30
-    at_once: int = 64
-    shown: CountOrZero = 12
+    contexts: int = by_scale(6, 1000, 8000)
+    context_windows: int = by_scale(2, 4, 1)
+    written: int = by_scale(5, 30)
+    at_once: int = by_scale(4, 64)
+    shown: CountOrZero = by_scale(2, 12)
 
 
 TOPICS = "topics"
 OWN_CORPORA = {**CORPORA, "paper": {**CORPORA["paper"], TOPICS: "pg19-all"}}
-SCALES = by_scale(
-    TopicSizes,
-    {
-        "topics": (3, 20),
-        "contexts": (6, 1000),
-        "context_windows": (2, 4),
-        "written": (5, 30),
-        "at_once": (4, 64),
-        "shown": (2, 12),
-    },
-    WINDOW_SCALES,
-)
+SCALES = scales_of(TopicSizes)
 
 
 def runs(setting: Setting) -> list[Run]:

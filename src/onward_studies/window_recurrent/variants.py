@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from onward import WindowRecurrenceConfig
 
 from ..engine.intervals import ABOUT_INTERVALS
-from ..engine.sizes import CountOrZero, LearningRate, LearningRates, by_scale
+from ..engine.sizes import CountOrZero, LearningRate, LearningRates, by_scale, scales_of
 from .backbone import DECODERS, Decoder
+
+
+def _spans(count: int) -> dict[str, Any]:
+    return {"carrier": "spans", "history": [count]}
 
 
 @dataclass(frozen=True)
@@ -23,29 +27,30 @@ class WindowSizes:
     `test_tokens`), or as many as their corpus asks for. With `train="carrier"` the backbone is frozen, and plain
     windows are not trained. Names of runs begin with `tag`."""
 
-    decoder: Decoder = DECODERS["paper"]
-    window: int = 300
-    overlaps: tuple[int, ...] = (0, 5, 10, 30, 50)
-    more_overlaps: tuple[int, ...] = (75, 100, 150, 200)
-    recurrent: Mapping[str, Any] = field(default_factory=lambda: {"residual": False})
-    tokens: int | None = None
-    epochs: float = 2
-    windows_per_segment: int = 20
-    rows: int = 8
-    rates: LearningRates = (2e-5, 5e-5, 1e-4)
-    tried_on: str | None = "wikipedia"
-    carrier_rate: LearningRate | None = None
-    probe_tokens: int = 10_000_000
-    schedule: str = "constant"
-    warmup_steps: CountOrZero = 100
-    evaluate_every: int = 2_000_000
-    patience: int | None = 3
-    train_bytes: int | None = None
-    held: int | None = None
-    held_tokens: int | None = None
-    test_tokens: int | None = None
-    equal_steps: bool = False
-    checkpointing: bool = True
+    decoder: Decoder = by_scale(*DECODERS.values())
+    window: int = by_scale(24, 64, 300)
+    # On a laptop the same parts of a window as the paper's: 0, 1/60, 1/30, 1/10, 1/6.
+    overlaps: tuple[int, ...] = by_scale((0, 4), (0, 1, 2, 6, 11), (0, 5, 10, 30, 50))
+    more_overlaps: tuple[int, ...] = by_scale((8,), (16, 21, 32, 43), (75, 100, 150, 200))
+    recurrent: Mapping[str, Any] = by_scale(_spans(3), _spans(15), {"residual": False})
+    tokens: int | None = by_scale(2_000, 200_000, None)
+    epochs: float = by_scale(1000, 1000, 2)
+    windows_per_segment: int = by_scale(4, 10, 20)
+    rows: int = by_scale(4, 4, 8)
+    rates: LearningRates = by_scale((1e-3, 3e-3), (3e-5, 1e-4, 3e-4), (2e-5, 5e-5, 1e-4))
+    tried_on: str | None = by_scale(None, None, "wikipedia")
+    carrier_rate: LearningRate | None = by_scale(1e-3, 1e-3, None)
+    probe_tokens: int = by_scale(800, 60_000, 10_000_000)
+    schedule: str = by_scale("linear", "linear", "constant")
+    warmup_steps: CountOrZero = by_scale(1, 20, 100)
+    evaluate_every: int = by_scale(2_000, 200_000, 2_000_000)
+    patience: int | None = by_scale(None, None, 3)
+    train_bytes: int | None = by_scale(20_000, 30_000_000, None)
+    held: int | None = by_scale(3, 12, None)
+    held_tokens: int | None = by_scale(150, 4_000, None)
+    test_tokens: int | None = by_scale(150, 8_000, None)
+    equal_steps: bool = by_scale(True, True, False)
+    checkpointing: bool = by_scale(False, False, True)
     train: str = "all"
     tag: str = ""
 
@@ -53,34 +58,7 @@ class WindowSizes:
         return self.train != "carrier" or variant.config.carrier != "none"
 
 
-SCALES = by_scale(
-    WindowSizes,
-    {
-        "decoder": (DECODERS["smoke"], DECODERS["laptop"]),
-        "window": (24, 64),
-        "overlaps": ((0, 4), (0, 1, 2, 6, 11)),  # on a laptop the paper's parts of a window: 0, 1/60, 1/30, 1/10, 1/6
-        "more_overlaps": ((8,), (16, 21, 32, 43)),
-        "recurrent": ({"carrier": "spans", "history": [3]}, {"carrier": "spans", "history": [15]}),
-        "tokens": (2_000, 200_000),
-        "epochs": (1000, 1000),
-        "windows_per_segment": (4, 10),
-        "rows": (4, 4),
-        "rates": ((1e-3, 3e-3), (3e-5, 1e-4, 3e-4)),
-        "tried_on": (None, None),
-        "carrier_rate": (1e-3, 1e-3),
-        "probe_tokens": (800, 60_000),
-        "schedule": ("linear", "linear"),
-        "warmup_steps": (1, 20),
-        "evaluate_every": (2_000, 200_000),
-        "patience": (None, None),
-        "train_bytes": (20_000, 30_000_000),
-        "held": (3, 12),
-        "held_tokens": (150, 4_000),
-        "test_tokens": (150, 8_000),
-        "equal_steps": (True, True),
-        "checkpointing": (False, False),
-    },
-)
+SCALES = scales_of(WindowSizes)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ from ..engine.figures import one_panel
 from ..engine.intervals import ABOUT_INTERVALS, FAILS, HOLDS, UNSEEN, Interval, cell, differences, over, verdict
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import Claim, Report, Table, judged, summary_of
-from ..engine.sizes import by_scale
+from ..engine.sizes import by_scale, scales_of
 from ..engine.study import Outcome, Run, Setting, Study
 from ..engine.texts import check_texts
 from .backbone import CORPORA
 from .runs import measure, window_outcomes, window_runs
 from .variants import OVER_SEEDS, Variant, WindowSizes, about_recurrent, baseline, plain_windows, recurrent
-from .variants import SCALES as WINDOW_SCALES
 
 CORPUS = "books"
 
@@ -29,12 +28,11 @@ CORPUS = "books"
 class FrontierSizes(WindowSizes):
     """`sizes` are the windows; plain windows of every size are evaluated with `read_overlaps`, too."""
 
-    sizes: tuple[int, ...] = (200, 300, 400, 500, 600)
-    read_overlaps: tuple[int, ...] = (10, 30, 50)
+    sizes: tuple[int, ...] = by_scale((16, 24), (43, 64, 128), (200, 300, 400, 500, 600))
+    read_overlaps: tuple[int, ...] = by_scale((4,), (2, 6, 11), (10, 30, 50))
 
 
-OWN_SIZES = {"sizes": ((16, 24), (43, 64, 128)), "read_overlaps": ((4,), (2, 6, 11))}
-SCALES = by_scale(FrontierSizes, OWN_SIZES, WINDOW_SCALES)
+SCALES = scales_of(FrontierSizes)
 
 
 def pairs(sizes: FrontierSizes) -> list[tuple[Variant, Variant]]:

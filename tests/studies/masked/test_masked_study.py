@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from study_command import run
 from transformers import AutoModelForMaskedLM
-from typer.testing import CliRunner
 
-from onward.cli import app
-from onward.data.masked_rows import Hiding
 from onward_studies import STUDIES
 from onward_studies.engine.intervals import HOLDS, UNSEEN
 from onward_studies.engine.work import Work
 from onward_studies.masked.reports import report_mlm, report_stability
 from onward_studies.masked.runs import MODELS, order_run, slug
-from onward_studies.masked.word_order import shuffled
 
 
 def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,18 +35,6 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run(f"study stability --scale smoke --seeds 1 --out {tmp_path}")
     assert "| BERT | sst2 | 2 |" in said and (tmp_path / "smoke" / "stability" / "scores.svg").is_file()
     assert run(f"study stability --scale smoke --seeds 1 --report --out {tmp_path}") == said
-
-
-def test_what_is_asked_for_stays_where_it_is() -> None:
-    ids = torch.arange(40)
-    special = (ids == 0) | (ids == 39)
-    hiding = Hiding(mask=1, known=40, special=special, continues=torch.zeros(40, dtype=torch.bool))
-    labels = torch.where(ids % 5 == 2, ids, -100)
-    mixed = shuffled(ids, labels, hiding, number=3)
-    kept = special | (labels != -100)
-    assert torch.equal(mixed[kept], ids[kept]) and torch.equal(mixed.sort().values, ids)
-    assert (mixed != ids).sum() > 20 and torch.equal(mixed, shuffled(ids, labels, hiding, number=3))
-    assert not torch.equal(mixed, shuffled(ids, labels, hiding, number=4))
 
 
 def made_up(gain: float, lost: dict[str, float]) -> dict[str, Any]:
@@ -136,27 +119,3 @@ def test_tasks_are_looked_at_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no file or folder 'nowhere'"):
         run(f"study mlm --scale smoke --corpus glue=nowhere --out {tmp_path}")
     assert not (tmp_path / "smoke" / "runs").exists()
-
-
-def test_names_that_are_none() -> None:
-    for line, message in (
-        ("study mml", "there is no study 'mml': did you mean 'mlm'"),
-        ("study mlm --corpus a --corpus b", "--corpus b: there are two for the study"),
-        ("study mlm --corpus books=x", "reads no corpus 'books': it reads text, glue"),
-        ("study mlm --set tokens", "--set tokens: write it as NAME=VALUE"),
-        ("study mlm --set token=1", "did you mean 'tokens'"),
-        ("study mlm --corpus text=", "--corpus text=: no name or path is given: write it as text=PATH"),
-        ("study overlap-books --set rates=()", r"rates=\(\): give at least one learning rate"),
-        ("study overlap-books --set rates=(1e-3,0)", "0 must be more than 0"),
-        ("study overlap-books --set rates=(1e-3,1e999)", "inf must be a finite number"),
-        ("study gates --set tokens_per_step=-1", "tokens_per_step=-1: -1 must be more than 0"),
-        ("study mlm --set tokens=-5", "tokens=-5: -5 must be more than 0"),
-        ("study gates --set tokens=0", "tokens=0: 0 must be more than 0"),
-        ("study overlap-books --set carrier_rate=0", "carrier_rate=0: 0 must be more than 0"),
-        ("study overlap-books --set equal_steps=false", "equal_steps='false': it must be of the kind of True"),
-        ("study overlap-books --set tried_on=foo", "tried_on='foo': choose one of books, wikipedia, or None"),
-        ("study boolq --set encoder=roberta-base --set window=-1", "window=-1"),  # a name needs no quotes
-    ):
-        with pytest.raises(ValueError, match=message):
-            CliRunner().invoke(app, line.split(), catch_exceptions=False)
-    assert "mlm" in run("study") and "stability" in run("study")

@@ -11,7 +11,7 @@ import pytest
 from onward_studies.engine.collected import collect
 from onward_studies.engine.intervals import FAILS, HOLDS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def saved(**more: Any) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from onward_studies.engine.intervals import FAILS, HOLDS, UNSEEN
 from onward_studies.questions import hotpotqa
 from onward_studies.questions import reader as question_reader
 from onward_studies.questions.hotpotqa import TASK
-from onward_studies.questions.plans import plan
-from onward_studies.questions.runs import build
+from onward_studies.questions.runs import build, plan
 from onward_studies.questions.scores import score
 from onward_studies.questions.task import CONSTANT, DISJOINT, OURS, PAPERS, chosen_questions, variants
 
