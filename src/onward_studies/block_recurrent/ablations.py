@@ -13,10 +13,11 @@ from onward.models.block_recurrent.configuration_block_recurrent import layer_at
 
 from ..engine.intervals import Interval, cell, differences, over
 from ..engine.reporting import NOT_TOLD, Claim, Compared, Report, Table, judged, summary_of
+from ..engine.sizes import scales_of
 from ..engine.study import Outcome, Run, Setting, Study
 from ..engine.texts import check_texts
 from .notes import BITS, OVER_SEEDS, about_trainings, controls_table
-from .rows import BASELINE, LAPTOP_FEWER_LAYERS, RECURRENT, SCALES, BlockSizes, Row
+from .rows import BASELINE, RECURRENT, BlockSizes, FewerLayers, Row
 from .runs import block_outcomes, block_runs
 from .scale import CORPORA, CORPUS
 
@@ -178,4 +179,4 @@ def _line(panel: Any, bits: Mapping[int, BySeed], aside: float = 1.0, **style: o
     panel.set_xticks(places, [str(place) for place in places])
 
 
-STUDIES = [Study("ablations", CORPORA, {**SCALES, "laptop": LAPTOP_FEWER_LAYERS}, runs, report, check_texts)]
+STUDIES = [Study("ablations", CORPORA, scales_of(FewerLayers), runs, report, check_texts)]

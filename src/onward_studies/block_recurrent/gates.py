@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +20,12 @@ from ..engine.figures import mean_in_row, name_rows
 from ..engine.intervals import HOLDS, cell, over
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import NOT_TESTED, NOT_TOLD, Claim, Compared, Report, Table, judged
+from ..engine.sizes import by_scale, scales_of
 from ..engine.study import Outcome, Run, Setting, Study
 from ..engine.texts import check_texts
 from ..engine.work import Work
 from .notes import BITS, OVER_SEEDS, about_trainings, controls_table
-from .rows import BASELINE, LAPTOP_FEWER_LAYERS, RECURRENT, BlockSizes, Row
-from .rows import SCALES as BLOCK_SCALES
+from .rows import BASELINE, RECURRENT, FewerLayers, Row, small
 from .runs import block_outcomes, block_runs
 
 # Relative step time, and bits per token on PG19 bytes, PG19 tokens, arXiv and GitHub.
@@ -73,15 +73,31 @@ TEXTS = {
 }
 
 
+# On bytes the rows that claims are about; on code the rows that the paper has figures of.
+ON_BYTES = ("XL:512", "XL:2048", "Slide:12L", BASELINE, "Rec:lstm:skip", RECURRENT, "Feedback:fixed:skip")
+ON_CODE = tuple(row for row in PAPER if TEXTS["code"].told(row) is not None)
+CODE_OF_PAPER = {
+    "rates": (0.25,),
+    "tokens_per_step": 8 * 131_072,
+    "tokens": 250_000 * 8 * 131_072,
+    "held": 2_000,  # files, of the twentieth of all that is held out
+}
+
+
 @dataclass(frozen=True)
-class GateSizes(BlockSizes):
+class GateSizes(FewerLayers):
     """`rows` are trained on `texts`; `of_texts`: other sizes for one of them. `timed_rounds`: how many steps of every
     row are timed, in turns."""
 
+    changes: Mapping[str, Any] = by_scale(small(32, 2, 8), small(128, 4, 32), {})
     rows: tuple[str, ...] = tuple(PAPER)
-    texts: tuple[str, ...] = tuple(TEXTS)
-    of_texts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    timed_rounds: int = 20
+    texts: tuple[str, ...] = by_scale(("books", "books, bytes"), tuple(TEXTS))
+    of_texts: Mapping[str, Mapping[str, Any]] = by_scale(
+        {"books, bytes": {"rows": (BASELINE, RECURRENT)}},
+        {"books, bytes": {"rows": ON_BYTES}, "code": {"rows": ON_CODE}},
+        {"latex": {"rates": (0.5,)}, "code": CODE_OF_PAPER},
+    )
+    timed_rounds: int = by_scale(2, 20)
 
     def of(self, text: str) -> GateSizes:
         known = {"vocabulary": None} if TEXTS[text].as_bytes else {}
@@ -90,33 +106,7 @@ class GateSizes(BlockSizes):
         return replace(self, **{**known, **changes})
 
 
-# On bytes the rows that claims are about; on code the rows that the paper has figures of.
-FEWER_ROWS: dict[str, dict[str, Any]] = {
-    "books, bytes": {
-        "rows": ("XL:512", "XL:2048", "Slide:12L", BASELINE, "Rec:lstm:skip", RECURRENT, "Feedback:fixed:skip")
-    },
-    "code": {"rows": tuple(row for row in PAPER if TEXTS["code"].told(row) is not None)},
-}
-SCALES = {
-    "smoke": GateSizes(
-        **vars(replace(BLOCK_SCALES["smoke"], changes={**BLOCK_SCALES["smoke"].changes, "num_hidden_layers": 2})),
-        texts=("books", "books, bytes"),
-        of_texts={"books, bytes": {"rows": (BASELINE, RECURRENT)}},
-        timed_rounds=2,
-    ),
-    "laptop": GateSizes(**vars(LAPTOP_FEWER_LAYERS), of_texts=FEWER_ROWS),
-    "paper": GateSizes(
-        of_texts={
-            "latex": {"rates": (0.5,)},
-            "code": {
-                "rates": (0.25,),
-                "tokens_per_step": 8 * 131_072,
-                "tokens": 250_000 * 8 * 131_072,
-                "held": 2_000,  # files, of the twentieth of all that is held out
-            },
-        }
-    ),
-}
+SCALES = scales_of(GateSizes)
 CORPORA = {
     "smoke": dict.fromkeys(("books", "latex", "code"), "shakespeare"),
     "laptop": {"books": "pg19", "latex": "hub:EleutherAI/proof-pile-2:arxiv", "code": "installed-code"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from onward import BlockRecurrentConfig
@@ -14,7 +14,7 @@ from ..engine.sizes import CountOrZero, LearningRates, by_scale, scales_of
 RECURRENT, BASELINE = "Rec:fixed:skip", "Slide:13L"
 
 
-def _small(width: int, layers: int, window: int) -> dict[str, Any]:
+def small(width: int, layers: int, window: int) -> dict[str, Any]:
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "window": window}
     return {**sizes, "num_attention_heads": 2, "dropout": 0.0}
 
@@ -28,7 +28,7 @@ class BlockSizes:
     and others far into a few. `rows_at_once`: how many of a step's segments a process trains on at a time, as many as
     fit its memory; None for all its share."""
 
-    changes: Mapping[str, Any] = by_scale(_small(32, 3, 8), _small(128, 6, 32), {})
+    changes: Mapping[str, Any] = by_scale(small(32, 3, 8), small(128, 6, 32), {})
     vocabulary: int | None = by_scale(300, 2_000, 32_000)
     # After a third of these tokens on a laptop, states of some seeds carry nothing yet.
     tokens: int = by_scale(600, 3_000_000, 65_536_000_000)
@@ -47,15 +47,20 @@ class BlockSizes:
 
 
 SCALES: dict[str, BlockSizes] = scales_of(BlockSizes)
-LAPTOP_FEWER_LAYERS = replace(  # for studies of so many models that each must be smaller
-    SCALES["laptop"],
-    changes={**SCALES["laptop"].changes, "num_hidden_layers": 4},
-    tokens=1_200_000,  # after a third of them states carry nothing yet, and seeds differ several times as much
-    rates=(0.1, 0.2, 0.4),
-    warmup_steps=20,
-    evaluate_every=600_000,
-    piece=8_000,  # so that rows with long segments, few of which fill a step, see much the same texts as others
-)
+
+
+@dataclass(frozen=True)
+class FewerLayers(BlockSizes):
+    """For studies of so many models that on a laptop each must be smaller."""
+
+    changes: Mapping[str, Any] = by_scale(small(32, 3, 8), small(128, 4, 32), {})
+    # After a third of these tokens on a laptop, states carry nothing yet, and seeds differ several times as much.
+    tokens: int = by_scale(600, 1_200_000, 65_536_000_000)
+    rates: LearningRates = by_scale((0.1, 1.0), (0.1, 0.2, 0.4), (1.0,))
+    warmup_steps: CountOrZero = by_scale(1, 20, 1000)
+    evaluate_every: int = by_scale(10_000, 600_000, 1_000_000_000)
+    # Short, so that rows with long segments, few of which fill a step, see much the same texts as others.
+    piece: int | None = by_scale(600, 8_000, None)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,13 @@ from onward.data import Document
 from onward.data.tokens import tokenize
 from onward.data.vocabularies import byte_tokenizer
 from onward.evaluation import block_cost, block_flops_per_token
-from onward.training import TrainingRecipe
 
 from ..engine.outcomes import Outcomes
 from ..engine.planning import Plan, plan_of
 from ..engine.sizes import all_but
 from ..engine.study import Outcome, Run, Setting
 from ..engine.texts import cut, some_of
-from ..engine.trainings import documents_of, measured, tokenizer_of, train_once, vocabulary_run
+from ..engine.trainings import documents_of, measured, recipe_of, tokenizer_of, train_once, vocabulary_run
 from ..engine.trials import Training, Trials
 from ..engine.work import Work
 from .rows import BASELINE, RECURRENT, BlockSizes, Row
@@ -122,18 +121,8 @@ class _Text:
         set_seed(seed)
         config = row.config(sizes, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
         model = BlockRecurrentForCausalLM(config)
-        recipe = TrainingRecipe.preset(
-            "block-recurrent",
-            learning_rate=rate,
-            schedule=sizes.schedule,
-            warmup_steps=sizes.warmup_steps,
-            tokens_per_step=sizes.tokens_per_step,
-            segments_at_once=sizes.rows_at_once,
-            epochs=1000,
-            max_tokens=tokens,
-            evaluate_every_tokens=sizes.evaluate_every,
-            seed=seed,
-        )
+        steps = {"tokens_per_step": sizes.tokens_per_step, "segments_at_once": sizes.rows_at_once}
+        recipe = recipe_of("block-recurrent", sizes, rate, tokens, seed, schedule=sizes.schedule, **steps)
         texts = work.corpus(self.corpus)
         held = [tokenize(s[: sizes.held], tokenizer, sizes.held_tokens) for s in (texts.validation, texts.test)]
         training = (f"{self.corpus}, {self.vocabulary}", partial(_texts, sizes, self.corpus, work))

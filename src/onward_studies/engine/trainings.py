@@ -54,6 +54,12 @@ def has_bf16() -> bool:
     return any(instructions.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
+def recipe_of(kind: str, sizes: Any, rate: float, tokens: int | None, seed: int = 0, **more: Any) -> TrainingRecipe:
+    """A preset with what the sizes of all systems name alike; texts are repeated until there are enough tokens."""
+    alike = {"warmup_steps": sizes.warmup_steps, "evaluate_every_tokens": sizes.evaluate_every, "epochs": 1000}
+    return TrainingRecipe.preset(kind, learning_rate=rate, max_tokens=tokens, seed=seed, **{**alike, **more})
+
+
 def train_once(
     work: Work,
     model: PreTrainedModel,

@@ -31,7 +31,7 @@ from ..engine.planning import Plan, plan_of
 from ..engine.sizes import CountOrZero, LearningRates, by_scale, scales_of
 from ..engine.study import Outcome, Run, Setting
 from ..engine.texts import check_texts, some_of
-from ..engine.trainings import not_done, tokenizer_of, train_once, vocabulary_run
+from ..engine.trainings import not_done, recipe_of, tokenizer_of, train_once, vocabulary_run
 from ..engine.trials import Training, Trials
 from ..engine.work import Work
 from .word_order import losses
@@ -160,16 +160,7 @@ def _pretrain(
     tokenizer.model_max_length = config.max_position_embeddings
     set_seed(seed)
     model = AutoModelForMaskedLM.from_config(config)
-    recipe = TrainingRecipe.preset(
-        "masked",
-        batch_size=sizes.rows,
-        learning_rate=rate,
-        warmup_steps=sizes.warmup_steps,
-        max_tokens=tokens,
-        epochs=1000,  # as often as `tokens` need
-        evaluate_every_tokens=sizes.evaluate_every,
-        seed=seed,
-    )
+    recipe = recipe_of("masked", sizes, rate, tokens, seed, batch_size=sizes.rows)
     held_out = tokenize(work.corpus("text").validation[: sizes.held], tokenizer, sizes.held_tokens)
     texts = (f"text, {vocabulary}", partial(_training_texts, sizes, work))
     return train_once(work, model, texts, held_out, tokenizer, recipe)

@@ -12,20 +12,10 @@ from onward.finetuning import DataError
 from ..engine.made_up import made_up_questions
 from ..engine.reporting import NOT_TESTED, Claim, Report, Table, summary_of
 from ..engine.study import Outcome, Setting, Study
+from . import tables
 from .runs import runs
 from .scores import YesNoScores
-from .tables import (
-    ABOUT_SEEDS,
-    ABOUT_SWAPPED,
-    Measure,
-    QuestionOutcomes,
-    about_rates,
-    kinds_table,
-    model_rows,
-    own_claims,
-    plot,
-    points,
-)
+from .tables import Measure, QuestionOutcomes
 from .task import (
     DISJOINT,
     MADE_UP,
@@ -102,18 +92,18 @@ TRIVIAL = "always the commoner answer"
 
 def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     found = QuestionOutcomes(TASK, setting, outcomes)
-    rows = model_rows(found, (LOSS, ACCURACY), ACCURACY.value)
+    rows = tables.model_rows(found, (LOSS, ACCURACY), ACCURACY.value)
     claims = _claims(found)
-    tables, figures = [], {}
+    shown, figures = [], {}
     if rows:
         # These are the same for all runs, which have the same test questions.
         share, loss = (found.first(found.names[0], f"read/true/{value}") for value in ("majority", "majority_loss"))
         rows.insert(0, [TRIVIAL, "", f"{loss:.3f}", f"{share:.2f}", ""])
         panels = (Measure(ACCURACY.value, "accuracy (%)"), Measure(LOSS.value, "loss (nats)"))
-        tables = [Table("Yes or no about whole articles", COLUMNS, rows), kinds_table(found, ACCURACY)]
-        figures = {"accuracy_and_loss": plot(found, panels, (share, loss))}
+        shown = [Table("Yes or no about whole articles", COLUMNS, rows), tables.kinds_table(found, ACCURACY)]
+        figures = {"accuracy_and_loss": tables.plot(found, panels, (share, loss))}
     notes = [*_notes(setting), *_left_out(outcomes)]
-    return Report("Yes or no over many windows", summary_of(claims), tables, figures, claims, notes)
+    return Report("Yes or no over many windows", summary_of(claims), shown, figures, claims, notes)
 
 
 COLUMNS = ("model", "learning rate", "loss, nats", "accuracy", "accuracy over disjoint")
@@ -126,7 +116,7 @@ def _claims(found: QuestionOutcomes) -> list[Claim]:
         ("Disjoint windows answer better than always the commoner answer (ours)", NOT_TESTED, disjoint, trivial),
         ("Recurrence as in the paper raises accuracy (ours)", NOT_TESTED, accuracy(PAPERS), disjoint),
     ]
-    return [*points(compared), *own_claims(found, ACCURACY, LOSS_OF_ANSWERS)]
+    return [*tables.points(compared), *tables.own_claims(found, ACCURACY, LOSS_OF_ANSWERS)]
 
 
 LOSS_OF_ANSWERS = Measure(LOSS.value, "the loss of answers")
@@ -137,13 +127,13 @@ def _notes(setting: Setting) -> list[str]:
     cut = "" if sizes.longest is None else f", of the first {sizes.longest:,} tokens of an article"
     notes = [
         f"{sizes.encoder}, windows of {sizes.window} tokens{cut}, each of which begins with the question.",
-        f"Accuracy in percent. {ABOUT_SEEDS}",
+        f"Accuracy in percent. {tables.ABOUT_SEEDS}",
         f"{TRIVIAL}: what is right without reading; its loss is that of knowing how common answers are. A model that "
         "is no better has not learned to answer, and its memory shows nothing either.",
         "Loss: how sure models are of the right answer, of all test questions; it shows differences that accuracy "
         "cannot.",
-        ABOUT_SWAPPED,
-        *about_rates(sizes),
+        tables.ABOUT_SWAPPED,
+        *tables.about_rates(sizes),
     ]
     if BOOLQ in (setting.corpora["train"], setting.corpora["test"]):
         notes.append(

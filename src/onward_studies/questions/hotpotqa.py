@@ -10,21 +10,11 @@ from onward.data.questions import KINDS
 
 from ..engine.reporting import Claim, Report, Table, summary_of
 from ..engine.study import Outcome, Setting, Study
+from . import tables
 from .answering import LONGEST_ANSWER
 from .runs import runs
 from .scores import SpanScores
-from .tables import (
-    ABOUT_SEEDS,
-    ABOUT_SWAPPED,
-    Measure,
-    QuestionOutcomes,
-    about_rates,
-    kinds_table,
-    model_rows,
-    own_claims,
-    plot,
-    points,
-)
+from .tables import Measure, QuestionOutcomes
 from .task import DISJOINT, MADE_UP, PAPERS, Given, QuestionSizes, QuestionTask, questions_of
 from .task import SCALES as QUESTION_SCALES
 
@@ -65,14 +55,14 @@ F1, EXACT, SPAN_LOSS = Measure("f1", "F1"), Measure("exact_match", "exact match"
 
 def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     found = QuestionOutcomes(TASK, setting, outcomes)
-    rows = [[*row, *_told(row[0])] for row in model_rows(found, (SPAN_LOSS, F1, EXACT), F1.value)]
+    rows = [[*row, *_told(row[0])] for row in tables.model_rows(found, (SPAN_LOSS, F1, EXACT), F1.value)]
     claims = _claims(found)
     panels = [Measure(measure.value, f"{measure.label} (%)") for measure in (F1, EXACT)]
     return Report(
         "Question answering over many windows",
         summary_of(claims),
-        [Table("Table 3: HotpotQA", COLUMNS, rows), kinds_table(found, F1)] if rows else [],
-        {"f1_and_exact_match": plot(found, panels)} if rows else {},
+        [Table("Table 3: HotpotQA", COLUMNS, rows), tables.kinds_table(found, F1)] if rows else [],
+        {"f1_and_exact_match": tables.plot(found, panels)} if rows else {},
         claims,
         _notes(setting),
     )
@@ -93,7 +83,7 @@ def _claims(found: QuestionOutcomes) -> list[Claim]:
         ("Recurrence as in the paper raises F1 over disjoint windows", saw[0], f1s(PAPERS), f1s(DISJOINT)),
         ("and exact match", saw[1], exact(PAPERS), exact(DISJOINT)),
     ]
-    return [*points(papers), *own_claims(found, F1, Measure(SPAN_LOSS.value, "the loss of spans"))]
+    return [*tables.points(papers), *tables.own_claims(found, F1, Measure(SPAN_LOSS.value, "the loss of spans"))]
 
 
 def _notes(setting: Setting) -> list[str]:
@@ -101,11 +91,11 @@ def _notes(setting: Setting) -> list[str]:
     notes = [
         f"{sizes.encoder}, windows of {sizes.window} tokens, each of which begins with the question; answers of at "
         f"most {LONGEST_ANSWER} tokens. The paper's columns are of RoBERTa-base on 30,000 questions of HotpotQA.",
-        f"F1 and exact match as HotpotQA's official script has them, in percent. {ABOUT_SEEDS}",
+        f"F1 and exact match as HotpotQA's official script has them, in percent. {tables.ABOUT_SEEDS}",
         "Span loss: how sure models are of the answer's first and last token, of test questions that have a span; it "
         "shows differences that scores cannot while most answers are wrong.",
-        ABOUT_SWAPPED,
-        *about_rates(sizes),
+        tables.ABOUT_SWAPPED,
+        *tables.about_rates(sizes),
     ]
     if sizes.distractors:
         notes.append(

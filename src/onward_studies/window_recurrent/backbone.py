@@ -26,7 +26,6 @@ from onward import add_recurrence
 from onward.data import Document
 from onward.data.tokens import tokenize
 from onward.models.pretrained import load_backbone
-from onward.training import TrainingRecipe
 from onward.training.checkpoints import writing
 from onward.utils.files import whole_folder
 from onward.utils.manifests import write_manifest
@@ -38,7 +37,7 @@ from ..engine.reporting import Report, Table
 from ..engine.sizes import CountOrZero, LearningRate, by_scale, scales_of
 from ..engine.study import Outcome, Run, Setting, Study
 from ..engine.texts import check_texts, some_of
-from ..engine.trainings import tokenizer_of, train_once, vocabulary_run
+from ..engine.trainings import recipe_of, tokenizer_of, train_once, vocabulary_run
 from ..engine.work import Work
 
 BACKBONE = "backbone"
@@ -95,19 +94,9 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
     config = decoder_config(decoder, vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end)
     # Plain windows as long as its context, each a segment of its own, as decoders are usually pretrained.
     model = add_recurrence(LlamaForCausalLM(config), carrier="none", window=decoder.context)
-    recipe = TrainingRecipe(
-        learning_rate=decoder.learning_rate,
-        batch_size=decoder.rows,
-        windows_per_segment=1,
-        epochs=1000,
-        max_tokens=decoder.tokens,
-        schedule="cosine",
-        warmup_steps=decoder.warmup_steps,
-        weight_decay=0.1,
-        evaluate_every_tokens=decoder.evaluate_every,
-        patience=None,
-        gradient_checkpointing=False,
-    )
+    own = {"schedule": "cosine", "weight_decay": 0.1, "patience": None, "gradient_checkpointing": False}
+    own |= {"batch_size": decoder.rows, "windows_per_segment": 1}
+    recipe = recipe_of("window-recurrent", decoder, decoder.learning_rate, decoder.tokens, 0, **own)
     held = [
         document
         for name in ("books", "wikipedia")

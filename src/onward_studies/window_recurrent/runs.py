@@ -16,7 +16,6 @@ from onward.data.tokens import TokenizedDocument, tokenize
 from onward.evaluation import Measures, counted_flops_per_token, formula_flops_per_token, plain
 from onward.models.window_recurrent import WindowRecurrentForCausalLM
 from onward.ops import windows
-from onward.training import TrainingRecipe
 from onward.utils.fields import FieldError
 
 from ..engine.outcomes import Outcomes
@@ -24,7 +23,7 @@ from ..engine.planning import TOKENS_OF, Plan, plan_of
 from ..engine.sizes import all_but
 from ..engine.study import Outcome, Run, Setting
 from ..engine.texts import some_of
-from ..engine.trainings import documents_of, measured, train_once
+from ..engine.trainings import documents_of, measured, recipe_of, train_once
 from ..engine.trials import Training, Trials
 from ..engine.work import Work
 from .backbone import BACKBONE, CORPORA, backbone_runs, decoder_config, load
@@ -120,20 +119,17 @@ def _train(
     set_seed(seed)
     model = add_recurrence(backbone, variant.config)
     rows, windows_per_segment = step_of(sizes, variant)
-    recipe = TrainingRecipe(
-        learning_rate=rate,
+    recipe = recipe_of(
+        "window-recurrent",
+        sizes,
+        rate,
+        tokens,
+        seed,
         carrier_learning_rate=sizes.carrier_rate,
         batch_size=rows,
         windows_per_segment=windows_per_segment,
-        epochs=sizes.epochs,
-        max_tokens=tokens,
-        schedule=sizes.schedule,
-        warmup_steps=sizes.warmup_steps,
-        evaluate_every_tokens=sizes.evaluate_every,
-        patience=sizes.patience,
         gradient_checkpointing=sizes.checkpointing,
-        train=sizes.train,
-        seed=seed,
+        **{name: getattr(sizes, name) for name in ("epochs", "schedule", "patience", "train")},
     )
     documents = work.corpus(corpus)
     most = documents.validation_tokens if sizes.held_tokens is None else sizes.held_tokens
