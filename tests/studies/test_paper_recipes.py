@@ -34,7 +34,7 @@ from onward_studies import STUDIES
 from onward_studies.block_recurrent.rows import BlockSizes
 from onward_studies.engine.conducting import conduct
 from onward_studies.engine.folders import MODEL
-from onward_studies.engine.study import Run, Setting, Study
+from onward_studies.engine.study import Run, Study, StudySetting
 from onward_studies.engine.texts import cut
 from onward_studies.window_recurrent.backbone import Decoder
 
@@ -95,7 +95,7 @@ def only_first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def some_runs(study: Study, *names: str) -> Study:
     """The study with these runs, and what they need."""
 
-    def runs(setting: Setting) -> list[Run]:
+    def runs(setting: StudySetting) -> list[Run]:
         found = {run.name: run for run in study.runs(setting)}
         wanted = list(names)
         for name in wanted:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from onward_studies import STUDIES
-from onward_studies.block_recurrent.rows import Row
+from onward_studies.block_recurrent.rows import BlockRow
 from onward_studies.block_recurrent.runs import run_name
 
 
@@ -14,7 +14,7 @@ def bits(names: dict[str, float], study: str, **changes: Any) -> dict[str, Any]:
     """Two seeds, which differ by 0.1 in all."""
     sizes = replace(STUDIES[study].sizes["smoke"], **changes)
     return {
-        run_name(sizes, "books", Row("Slide:12L", name), seed): {
+        run_name(sizes, "books", BlockRow("Slide:12L", name), seed): {
             "test_bits": number + 0.1 * seed,
             "test_word_perplexity": 2**number,
             "parameters": 1234,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from onward_studies.engine.folders import MODEL
 from onward_studies.engine.intervals import HOLDS
 from onward_studies.engine.reporting import Claim, Report, Table
-from onward_studies.engine.study import Run, Setting, Study
+from onward_studies.engine.study import Run, Study, StudySetting
 from onward_studies.engine.work import Work
 
 
@@ -34,7 +34,7 @@ def squares(done: list[str], before: Callable[[str], None] = lambda name: None) 
         losses = [work.outcome_of(f"square-{n}")["validation_loss"] for n in (1, 2)]
         return {"total": sum(losses), "best": work.best_of(["square-2", "square-1", "square-3"])}
 
-    def runs(setting: Setting) -> list[Run]:
+    def runs(setting: StudySetting) -> list[Run]:
         numbers = (1, 2, 3)
         singles = [
             Run(
@@ -47,7 +47,7 @@ def squares(done: list[str], before: Callable[[str], None] = lambda name: None) 
         ]
         return [Run("total", {}, total, tuple(run.name for run in singles)), *singles]
 
-    def told(setting: Setting, outcomes: Mapping[str, Any]) -> Report:
+    def told(setting: StudySetting, outcomes: Mapping[str, Any]) -> Report:
         figure = Figure()
         figure.subplots().plot([1, 2], label="<squares>")
         rows = [[name, str(outcome.get("validation_loss"))] for name, outcome in outcomes.items()]
@@ -60,6 +60,6 @@ def squares(done: list[str], before: Callable[[str], None] = lambda name: None) 
     return Study("squares", corpora, sizes, runs, told)
 
 
-def more_squares(study: Study, setting: Setting) -> list[Run]:
+def more_squares(study: Study, setting: StudySetting) -> list[Run]:
     first, *others = study.runs(setting)[1:]
     return [replace(first, settings={**first.settings, "more": 1}), *others]

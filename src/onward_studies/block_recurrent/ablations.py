@@ -14,10 +14,10 @@ from onward.models.block_recurrent.configuration_block_recurrent import layer_at
 from ..engine.intervals import Interval, cell, differences, over
 from ..engine.reporting import NOT_TOLD, Claim, Compared, Report, Table, judged, summary_of
 from ..engine.sizes import scales_of
-from ..engine.study import Outcome, Run, Setting, Study
+from ..engine.study import Outcome, Run, Study, StudySetting
 from ..engine.texts import check_texts
 from .notes import BITS, OVER_SEEDS, about_trainings, controls_table
-from .rows import BASELINE, RECURRENT, BlockSizes, FewerLayers, Row
+from .rows import BASELINE, RECURRENT, BlockRow, BlockSizes, FewerLayers
 from .runs import block_outcomes, block_runs
 from .scale import CORPORA, CORPUS
 
@@ -30,54 +30,54 @@ def windows_of(sizes: BlockSizes) -> list[int]:
     return [window // 4, window // 2, window]
 
 
-def window_row(preset: str, sizes: BlockSizes, window: int) -> Row:
+def window_row(preset: str, sizes: BlockSizes, window: int) -> BlockRow:
     """Segments stay as long, and the recurrent model has as many states with every window."""
     base = windows_of(sizes)[-1]
     if window == base:
-        return Row(preset)
+        return BlockRow(preset)
     changes: dict[str, int] = {"window": window, "segment_length": 8 * base}
     if preset == RECURRENT:
         changes["num_states"] = base
-    return Row(preset, f"{preset}, window {window}", changes)
+    return BlockRow(preset, f"{preset}, window {window}", changes)
 
 
-def state_rows(sizes: BlockSizes) -> dict[int, Row]:
+def state_rows(sizes: BlockSizes) -> dict[int, BlockRow]:
     """By the number of states."""
     base = windows_of(sizes)[-1]
     others = {
-        n: Row(RECURRENT, f"{RECURRENT}, {n} states", {"num_states": n}) for n in (base // 8, base // 4, base // 2)
+        n: BlockRow(RECURRENT, f"{RECURRENT}, {n} states", {"num_states": n}) for n in (base // 8, base // 4, base // 2)
     }
-    more = Row(RECURRENT, f"{RECURRENT}, {2 * base} states", {"num_states": 2 * base})
-    return {**others, base: Row(RECURRENT), 2 * base: more}
+    more = BlockRow(RECURRENT, f"{RECURRENT}, {2 * base} states", {"num_states": 2 * base})
+    return {**others, base: BlockRow(RECURRENT), 2 * base: more}
 
 
 ONE, BESIDE, APART = "one recurrent layer", "two side by side", "two far apart"
 DEEPER = "one, and one more plain layer"
 
 
-def layer_rows(sizes: BlockSizes) -> dict[str, Row]:
+def layer_rows(sizes: BlockSizes) -> dict[str, BlockRow]:
     depth = sizes.changes.get("num_hidden_layers", PAPER_SIZES["num_hidden_layers"])
     own = layer_at(10 / 12, depth)
     layers = {BESIDE: [own - 1, own], APART: [max(1, layer_at(4 / 12, depth)), own]}
-    rows = {name: Row(RECURRENT, f"{RECURRENT}, {name}", {"recurrent_layers": at}) for name, at in layers.items()}
+    rows = {name: BlockRow(RECURRENT, f"{RECURRENT}, {name}", {"recurrent_layers": at}) for name, at in layers.items()}
     deeper = {"num_hidden_layers": depth + 1, "recurrent_layers": [own]}
-    return {ONE: Row(RECURRENT), **rows, DEEPER: Row(RECURRENT, f"{RECURRENT}, one more layer", deeper)}
+    return {ONE: BlockRow(RECURRENT), **rows, DEEPER: BlockRow(RECURRENT, f"{RECURRENT}, one more layer", deeper)}
 
 
-def ablation_rows(sizes: BlockSizes) -> list[Row]:
+def ablation_rows(sizes: BlockSizes) -> list[BlockRow]:
     rows = [window_row(preset, sizes, window) for window in windows_of(sizes) for preset in (RECURRENT, BASELINE)]
     rows += [*state_rows(sizes).values(), *layer_rows(sizes).values()]
     return list({row.name: row for row in rows}.values())
 
 
-def runs(setting: Setting) -> list[Run]:
+def runs(setting: StudySetting) -> list[Run]:
     return block_runs(setting, CORPUS, ablation_rows(setting.sizes))
 
 
 # --- what they come to
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     sizes: BlockSizes = setting.sizes
     found = block_outcomes(setting, outcomes, CORPUS)
     by_window = {

@@ -21,11 +21,11 @@ from ..engine.intervals import HOLDS, cell, over
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import NOT_TESTED, NOT_TOLD, Claim, Compared, Report, Table, judged
 from ..engine.sizes import by_scale, scales_of
-from ..engine.study import Outcome, Run, Setting, Study
+from ..engine.study import Outcome, Run, Study, StudySetting
 from ..engine.texts import check_texts
 from ..engine.work import Work
 from .notes import BITS, OVER_SEEDS, about_trainings, controls_table
-from .rows import BASELINE, RECURRENT, FewerLayers, Row, small
+from .rows import BASELINE, RECURRENT, BlockRow, FewerLayers, small
 from .runs import block_outcomes, block_runs
 
 # Relative step time, and bits per token on PG19 bytes, PG19 tokens, arXiv and GitHub.
@@ -45,7 +45,7 @@ PAPER: dict[str, tuple[float | None, ...]] = {
     "Feedback:fixed:skip": (1.35, 0.935, 3.49, 1.24, 1.11),
     "Memorizing:32k": (None, 0.950, 3.50, 1.24, None),
 }
-ROWS = [Row(name) for name in PRESETS if name in PAPER]
+ROWS = [BlockRow(name) for name in PRESETS if name in PAPER]
 TIMES = "blocks-step-time"
 
 
@@ -118,7 +118,7 @@ CORPORA = {
 }
 
 
-def runs(setting: Setting) -> list[Run]:
+def runs(setting: StudySetting) -> list[Run]:
     sizes: GateSizes = setting.sizes
     _refuse_unknown("texts", sizes.texts, TEXTS)
     _refuse_unknown("of_texts", tuple(sizes.of_texts), TEXTS)
@@ -182,7 +182,7 @@ def _step(config: Any, tokens: int) -> Any:
 # --- what they come to
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found = {text: _of_text(setting, outcomes, text) for text in setting.sizes.texts}
     times = outcomes.get(TIMES, {}).get("relative", {})
     rows = []
@@ -216,7 +216,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     )
 
 
-def _of_text(setting: Setting, outcomes: Mapping[str, Outcome], text: str) -> Outcomes:
+def _of_text(setting: StudySetting, outcomes: Mapping[str, Outcome], text: str) -> Outcomes:
     return block_outcomes(replace(setting, sizes=setting.sizes.of(text)), outcomes, TEXTS[text].corpus)
 
 
@@ -239,8 +239,8 @@ def _claims(text: str, found: Outcomes) -> list[Claim]:
     for claim, better, worse in better_and_worse:
         told = [TEXTS[text].told(name) for name in (worse, better)]
         saw = NOT_TOLD if None in told else f"{told[0]:g} -> {told[1]:g}"
-        compared.append((f"{claim} ({text})", saw, found.of(Row(worse), BITS), found.of(Row(better), BITS)))
-    swapped, own = (found.of(Row(RECURRENT), path) for path in (f"{BITS}_swapped", BITS))
+        compared.append((f"{claim} ({text})", saw, found.of(BlockRow(worse), BITS), found.of(BlockRow(better), BITS)))
+    swapped, own = (found.of(BlockRow(RECURRENT), path) for path in (f"{BITS}_swapped", BITS))
     about = f"Its states are about the document: another's are worse (ours, {text})"
     return judged([*compared, (about, NOT_TESTED, swapped, own)], TEXTS[text].bits)
 
@@ -250,7 +250,7 @@ def plot(found: Mapping[str, Outcomes]) -> Figure:
     figure = Figure(figsize=(3 + 2.2 * len(found), 4.2), layout="constrained")
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for panel, (text, of_text) in zip(panels, found.items(), strict=True):
-        base = of_text.of(Row(BASELINE), BITS)
+        base = of_text.of(BlockRow(BASELINE), BITS)
         for place, row in enumerate(ROWS):
             marker = "o" if row.name.startswith(("Rec", "Feed")) else "s"
             look: dict[str, Any] = {"capsize": 2, "linewidth": 0.8, "markersize": 4, "marker": marker}

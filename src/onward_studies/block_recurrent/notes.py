@@ -8,7 +8,7 @@ from ..engine.intervals import ABOUT_INTERVALS, cell, over
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import Table
 from ..engine.study import Outcome
-from .rows import BASELINE, RECURRENT, BlockSizes, Row
+from .rows import BASELINE, RECURRENT, BlockRow, BlockSizes
 from .runs import CONTROLS
 
 BITS = "test_bits"
@@ -20,7 +20,7 @@ ABOUT_CONTROLS = (
 )
 
 
-def controls_table(found: Mapping[str, Outcomes], rows: Sequence[Row]) -> tuple[list[Table], list[str]]:
+def controls_table(found: Mapping[str, Outcomes], rows: Sequence[BlockRow]) -> tuple[list[Table], list[str]]:
     """For each text, what is lost without a document's own states and memories, and a note about it. Neither if
     nothing is carried."""
     known = []
@@ -37,7 +37,9 @@ def controls_table(found: Mapping[str, Outcomes], rows: Sequence[Row]) -> tuple[
     return ([Table(title, ["model", *columns], known)], [ABOUT_CONTROLS]) if known else ([], [])
 
 
-def about_trainings(found: Mapping[str, Outcomes], rows: Sequence[Row], outcomes: Mapping[str, Outcome]) -> list[str]:
+def about_trainings(
+    found: Mapping[str, Outcomes], rows: Sequence[BlockRow], outcomes: Mapping[str, Outcome]
+) -> list[str]:
     return [*about_rates(found, rows), *about_starts(outcomes)]
 
 
@@ -54,7 +56,7 @@ def about_starts(outcomes: Mapping[str, Outcome]) -> list[str]:
     ]
 
 
-def about_rates(found: Mapping[str, Outcomes], rows: Sequence[Row]) -> list[str]:
+def about_rates(found: Mapping[str, Outcomes], rows: Sequence[BlockRow]) -> list[str]:
     """The chosen learning rates, in which rows with states and rows without may differ."""
     chosen, tried = [], set()
     for text, of_text in found.items():

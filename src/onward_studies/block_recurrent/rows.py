@@ -64,7 +64,7 @@ class FewerLayers(BlockSizes):
 
 
 @dataclass(frozen=True)
-class Row:
+class BlockRow:
     """A preset, under its own name or, with something changed, another."""
 
     preset: str

@@ -16,27 +16,27 @@ from onward.data.vocabularies import byte_tokenizer
 from onward.evaluation import block_cost, block_flops_per_token
 
 from ..engine.outcomes import Outcomes
-from ..engine.planning import Plan, plan_of
+from ..engine.planning import RunPlan, plan_of
 from ..engine.sizes import all_but
-from ..engine.study import Outcome, Run, Setting
+from ..engine.study import Outcome, Run, StudySetting
 from ..engine.texts import cut, some_of
 from ..engine.trainings import documents_of, measured, recipe_of, tokenizer_of, train_once, vocabulary_run
 from ..engine.trials import Training, Trials
 from ..engine.work import Work
-from .rows import BASELINE, RECURRENT, BlockSizes, Row
+from .rows import BASELINE, RECURRENT, BlockRow, BlockSizes
 
 CONTROLS = {"swapped": "another document's", "ablated": "none"}
 """Other states and memories than a document's own: what `measured` calls them, and what tables call them."""
 
 
-def block_runs(setting: Setting, corpus: str, rows: Sequence[Row]) -> list[Run]:
+def block_runs(setting: StudySetting, corpus: str, rows: Sequence[BlockRow]) -> list[Run]:
     """The vocabulary, trials of learning rates, and every row with every seed."""
     sizes: BlockSizes = setting.sizes
     before = [] if sizes.vocabulary is None else [_vocabulary(setting, corpus)]
     text = _Text(setting, corpus, before[0].name if before else None)
     trials = Trials(sizes.rates)
     for preset in (BASELINE, RECURRENT):
-        trials.add(preset, text.training(Row(preset), 0, trial=True))
+        trials.add(preset, text.training(BlockRow(preset), 0, trial=True))
     mains = [
         trials.main(RECURRENT if row.has_states(sizes) else BASELINE, text.training(row, seed))
         for seed in range(setting.seeds)
@@ -45,21 +45,21 @@ def block_runs(setting: Setting, corpus: str, rows: Sequence[Row]) -> list[Run]:
     return [*before, *trials.runs, *mains]
 
 
-def run_name(sizes: BlockSizes, corpus: str, row: Row, seed: int) -> str:
+def run_name(sizes: BlockSizes, corpus: str, row: BlockRow, seed: int) -> str:
     return f"{_family(sizes, corpus)}-{row.slug}-seed{seed}"
 
 
-def block_outcomes(setting: Setting, outcomes: Mapping[str, Outcome], corpus: str) -> Outcomes:
+def block_outcomes(setting: StudySetting, outcomes: Mapping[str, Outcome], corpus: str) -> Outcomes:
     return Outcomes(setting, outcomes, partial(run_name, setting.sizes, corpus))
 
 
 def _family(sizes: BlockSizes, corpus: str) -> str:
     """Studies that share a folder may have models of other depth."""
-    depth = Row(RECURRENT).config(sizes).num_hidden_layers
+    depth = BlockRow(RECURRENT).config(sizes).num_hidden_layers
     return f"blocks{depth}-{corpus}{'-bytes' if sizes.vocabulary is None else ''}"
 
 
-def _vocabulary(setting: Setting, corpus: str) -> Run:
+def _vocabulary(setting: StudySetting, corpus: str) -> Run:
     sizes: BlockSizes = setting.sizes
     assert sizes.vocabulary is not None
     texts = {"corpus": setting.corpora[corpus], "train_bytes": sizes.train_bytes}
@@ -80,11 +80,11 @@ def _texts(sizes: BlockSizes, corpus: str, work: Work) -> Sequence[Document]:
 class _Text:
     """A corpus with its vocabulary, on which rows are trained."""
 
-    setting: Setting
+    setting: StudySetting
     corpus: str
     vocabulary: str | None
 
-    def training(self, row: Row, seed: int, trial: bool = False) -> Training:
+    def training(self, row: BlockRow, seed: int, trial: bool = False) -> Training:
         sizes: BlockSizes = self.setting.sizes
         tokens = sizes.probe_tokens if trial else sizes.tokens
         of_trial = f"{_family(sizes, self.corpus)}-rate-{row.slug}"
@@ -97,13 +97,13 @@ class _Text:
             cache(partial(self._plan, row)),
         )
 
-    def _settings(self, row: Row, seed: int, tokens: int) -> dict[str, Any]:
+    def _settings(self, row: BlockRow, seed: int, tokens: int) -> dict[str, Any]:
         left_out = ("tokens", "rates", "probe_tokens", "rows_at_once")
         sizes = all_but(self.setting.sizes, BlockSizes, left_out)
         text, as_bytes = self.setting.corpora[self.corpus], self.vocabulary is None
         return {**sizes, "corpus": text, "bytes": as_bytes, "row": asdict(row), "seed": seed, "tokens": tokens}
 
-    def _plan(self, row: Row) -> Plan:
+    def _plan(self, row: BlockRow) -> RunPlan:
         """FLOPs are those of far into a document, where windows and memories are full."""
         sizes: BlockSizes = self.setting.sizes
         config = row.config(sizes, vocab_size=257 if self.vocabulary is None else sizes.vocabulary)
@@ -115,7 +115,7 @@ class _Text:
     def _tokenizer(self, work: Work) -> PreTrainedTokenizerBase:
         return byte_tokenizer() if self.vocabulary is None else tokenizer_of(work, self.vocabulary)
 
-    def _train(self, row: Row, seed: int, tokens: int, evaluated: bool, rate: float, work: Work) -> Outcome:
+    def _train(self, row: BlockRow, seed: int, tokens: int, evaluated: bool, rate: float, work: Work) -> Outcome:
         sizes: BlockSizes = self.setting.sizes
         tokenizer = self._tokenizer(work)
         set_seed(seed)

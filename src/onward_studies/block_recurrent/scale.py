@@ -12,10 +12,10 @@ from ..engine.figures import name_rows, one_panel
 from ..engine.intervals import cell
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import Report, Table, judged, summary_of
-from ..engine.study import Outcome, Run, Setting, Study
+from ..engine.study import Outcome, Run, Study, StudySetting
 from ..engine.texts import check_texts
 from .notes import BITS, OVER_SEEDS, about_trainings, controls_table
-from .rows import SCALES, BlockSizes, Row
+from .rows import SCALES, BlockRow, BlockSizes
 from .runs import block_outcomes, block_runs
 
 CORPUS = "books"
@@ -26,15 +26,15 @@ PAPER = {
     "Rec:lstm:single:large": (3.36, 33.72),
     "Rec:fixed:skip:large": (3.32, 32.34),
 }
-ROWS = [Row(name) for name in PAPER]
+ROWS = [BlockRow(name) for name in PAPER]
 LARGE_STEPS = BlockSizes(tokens=200_000 * 4 * 131_072, tokens_per_step=4 * 131_072)
 
 
-def runs(setting: Setting) -> list[Run]:
+def runs(setting: StudySetting) -> list[Run]:
     return block_runs(setting, CORPUS, ROWS)
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found = block_outcomes(setting, outcomes, CORPUS)
     bits = {row.name: found.of(row, BITS) for row in ROWS}
     rows = [

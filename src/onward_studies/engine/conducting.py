@@ -25,14 +25,14 @@ from onward.utils.safe_json import field_of, read_json, without_infinities, writ
 
 from .folders import MODEL, OUTCOME, damage_explained, if_alone
 from .reporting import RESULTS, Report, write
-from .study import Outcome, Run, Setting, Study
+from .study import Outcome, Run, Study, StudySetting
 from .work import Work
 
 SECONDS_BETWEEN_LOOKS = 5.0
 
 
 def conduct(
-    study: Study, setting: Setting, out: str | Path, progress: bool = True, known: Sequence[str | Path] = ()
+    study: Study, setting: StudySetting, out: str | Path, progress: bool = True, known: Sequence[str | Path] = ()
 ) -> Report:
     """Does all runs that have not ended, and writes the report to OUT/SCALE/STUDY. Runs that ended in the `known`
     folders, which studies have left here or elsewhere, are not done again.
@@ -43,7 +43,9 @@ def conduct(
         return _conduct(study, setting, out, progress, known)
 
 
-def _conduct(study: Study, setting: Setting, out: str | Path, progress: bool, known: Sequence[str | Path]) -> Report:
+def _conduct(
+    study: Study, setting: StudySetting, out: str | Path, progress: bool, known: Sequence[str | Path]
+) -> Report:
     # What the first process does alone may take longer than the others would wait by default.
     processes = launched(timeout=timedelta(days=7))
     runs = [run for run in study.runs(setting) if run.by != "one" or processes.num_processes == 1]
@@ -142,7 +144,7 @@ def _forget_incomplete(runs: Sequence[Run], work: Work) -> None:
 # --- the report
 
 
-def report(study: Study, setting: Setting, out: str | Path, written: bool = True) -> Report:
+def report(study: Study, setting: StudySetting, out: str | Path, written: bool = True) -> Report:
     """What the runs that have ended come to."""
     runs = list(study.runs(setting))
     work = Work(out, setting, runs)

@@ -23,14 +23,14 @@ from onward.utils.processes import FirstProcessFailed
 from onward.utils.safe_json import field_of, read_json, write_json
 
 from .describing import described, flat, precision_facts, text_facts
-from .study import Outcome, Run, Setting
+from .study import Outcome, Run, StudySetting
 
 SETTINGS, OUTCOME, MODEL, SWEEP = "settings.json", "outcome.json", "model", "sweep"
 KNOWN_FROM = "known_from"  # in the outcome of a run that ended elsewhere
 
 
 class RunFolders:
-    def __init__(self, out: str | Path, setting: Setting, runs: Sequence[Run]):
+    def __init__(self, out: str | Path, setting: StudySetting, runs: Sequence[Run]):
         self.out, self.setting = folder_named(out, "out") / setting.scale, setting
         self._made: dict[Any, Any] = {}
         self._described = described(runs)

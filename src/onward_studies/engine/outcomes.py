@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .study import Outcome, Setting
+from .study import Outcome, StudySetting
 
 
 class Outcomes:
     """`name_of`: from what a study calls a model, and a seed, to the name of the run."""
 
-    def __init__(self, setting: Setting, outcomes: Mapping[str, Outcome], name_of: Callable[[Any, int], str]):
+    def __init__(self, setting: StudySetting, outcomes: Mapping[str, Outcome], name_of: Callable[[Any, int], str]):
         self.setting, self.outcomes, self.name_of = setting, outcomes, name_of
 
     def ended(self, model: Any) -> dict[int, Outcome]:

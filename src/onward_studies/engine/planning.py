@@ -32,7 +32,7 @@ TOKENS_OF = {"wikitext-103": 118_000_000, "pg19": 115_000_000}
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """`tokens` to train on, None if that is not known before the text is loaded; `rows` of a step, and the bytes that
     each keeps for its gradients."""
 
@@ -51,7 +51,7 @@ class Plan:
 
 def plan_of(
     build: Callable[[], Any], length: int, rows: int, tokens: int | None, again: bool = False, **inputs: Any
-) -> Plan:
+) -> RunPlan:
     """Builds a model without values, and runs it over a row of `length` tokens."""
     with torch.device("meta"):
         model = build().train()
@@ -59,7 +59,7 @@ def plan_of(
         kept = _KeptBytes(model)
         with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(kept.pack, _same):
             model(ids, **inputs)
-    return Plan(model.num_parameters(), counter.get_total_flops() / length, tokens, rows, kept.bytes, again)
+    return RunPlan(model.num_parameters(), counter.get_total_flops() / length, tokens, rows, kept.bytes, again)
 
 
 class _KeptBytes:
@@ -97,7 +97,7 @@ def table(runs: Sequence[Any], on: str) -> Table:
     for run in runs:
         if run.plan is None:
             continue
-        plan: Plan = run.plan()
+        plan: RunPlan = run.plan()
         flops = plan.training_flops
         hours = None if flops is None else flops / (speed * UTILISATION * count) / 3600
         total += hours or 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.utils.fields import FieldError, refuse_others
 
-from .planning import Plan
+from .planning import RunPlan
 from .reporting import Report
 from .sizes import SCALES, check_size
 
@@ -20,7 +20,7 @@ Outcome = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Setting:
+class StudySetting:
     """What a user chooses: `corpora`, names or paths by what the study calls them; `sizes`, the study's own for the
     scale, with the user's changes; `bf16`, the precision of trainings (None: bfloat16 where the hardware has it)."""
 
@@ -50,7 +50,7 @@ class Run:
     needs: tuple[str, ...] = ()
     size: int = 1
     parts: int = 1
-    plan: Callable[[], Plan] | None = None
+    plan: Callable[[], RunPlan] | None = None
     by: str = "all"
     outcome_only: bool = False
 
@@ -63,8 +63,8 @@ class Study:
     name: str
     corpora: Mapping[str, Mapping[str, str]]
     sizes: Mapping[str, Any]
-    runs: Callable[[Setting], Sequence[Run]]
-    report: Callable[[Setting, Mapping[str, Outcome]], Report]
+    runs: Callable[[StudySetting], Sequence[Run]]
+    report: Callable[[StudySetting, Mapping[str, Outcome]], Report]
     check: Callable[[Work], None] | None = None
 
     def setting(
@@ -74,7 +74,7 @@ class Study:
         corpora: Mapping[str, str] | None = None,
         changes: Mapping[str, Any] | None = None,
         bf16: bool | None = None,
-    ) -> Setting:
+    ) -> StudySetting:
         """Refuses unknown names. A path without a name is the study's first corpus."""
         if scale not in SCALES:
             raise FieldError("scale", scale, f"choose one of {', '.join(SCALES)}")
@@ -86,4 +86,4 @@ class Study:
         refuse_others(type(sizes), [f.name for f in fields(sizes)], changes)
         for name, value in changes.items():
             check_size(sizes, name, value)
-        return Setting(scale, seeds, {**known, **given}, replace(sizes, **changes), bf16)
+        return StudySetting(scale, seeds, {**known, **given}, replace(sizes, **changes), bf16)

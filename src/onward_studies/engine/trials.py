@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .planning import Plan
+from .planning import RunPlan
 from .study import Outcome, Run
 from .work import Work
 
@@ -22,7 +22,7 @@ class Training:
     train: Callable[[float, Work], Outcome]
     needs: tuple[str, ...] = ()
     size: int = 1
-    plan: Callable[[], Plan] | None = None
+    plan: Callable[[], RunPlan] | None = None
     by: str = "all"
 
 

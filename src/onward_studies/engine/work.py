@@ -16,13 +16,13 @@ from onward.utils.safe_json import field_of, read_json, write_json
 
 from .describing import precision_facts
 from .folders import MODEL, RunFolders, damage_explained
-from .study import Run, Setting
+from .study import Run, StudySetting
 
 PRECISION = "precision.json"  # in a run's folder: how it trains
 
 
 class Work(RunFolders):
-    def __init__(self, out: str | Path, setting: Setting, runs: Sequence[Run]):
+    def __init__(self, out: str | Path, setting: StudySetting, runs: Sequence[Run]):
         super().__init__(out, setting, runs)
         self.folder = self.out
         self.display: RunsProgress | None = None

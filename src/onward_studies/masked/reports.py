@@ -19,7 +19,7 @@ from ..engine.figures import one_panel
 from ..engine.intervals import ABOUT_INTERVALS, cell, over
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import NOT_TOLD, Report, Table, judged, summary_of
-from ..engine.study import Outcome, Setting, Study
+from ..engine.study import Outcome, Study, StudySetting
 from .runs import BASE, CORPORA, MODELS, OURS, SCALES, check, finetuning_run, order_run, pretrained_run, runs
 
 STYLES = dict(zip(MODELS, (plots.STYLES[name] for name in ("plain", "recurrent", "constant")), strict=True))
@@ -29,7 +29,7 @@ BySeed = Mapping[int, float]
 # --- lookups
 
 
-def sweeps(setting: Setting, outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Sweep]]:
+def sweeps(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Sweep]]:
     """By task and model: the runs of all seeds together."""
     found: dict[str, dict[str, Sweep]] = {}
     for task in setting.sizes.tasks:
@@ -76,7 +76,7 @@ def _against_base(name: str, values: Mapping[str, BySeed], digits: int) -> str:
 # --- mlm
 
 
-def report_mlm(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report_mlm(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found, of_tasks = Outcomes(setting, outcomes, pretrained_run), sweeps(setting, outcomes)
     losses = {name: found.of(name, "validation_loss") for name in MODELS}
     scores = {name: over_tasks(of_tasks, name, best_scores) for name in MODELS}
@@ -123,7 +123,7 @@ OF_PRETRAINING = ("parameters", "learning rate", "seeds", "hours of a run", "val
 COLUMNS = ("model", *OF_PRETRAINING, "fine-tuned average", "against BERT", "the paper's")
 
 
-def word_order_rows(setting: Setting, outcomes: Mapping[str, Outcome]) -> list[dict[str, str]]:
+def word_order_rows(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> list[dict[str, str]]:
     found = Outcomes(setting, outcomes, order_run)
     losses = {name: (found.of(name, "in_order"), found.of(name, "shuffled")) for name in MODELS}
     return [
@@ -167,7 +167,7 @@ def plot_curves(curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]]) -
 # --- stability
 
 
-def report_stability(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report_stability(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     of_tasks = sweeps(setting, outcomes)
     found = [(name, task, sweep) for task, models in of_tasks.items() for name, sweep in models.items()]
     rows = [_stability_row(*one) for one in found]

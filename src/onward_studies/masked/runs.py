@@ -27,9 +27,9 @@ from onward.training import TrainingRecipe
 
 from ..engine.folders import SWEEP
 from ..engine.made_up import made_up_glue
-from ..engine.planning import Plan, plan_of
+from ..engine.planning import RunPlan, plan_of
 from ..engine.sizes import CountOrZero, LearningRates, by_scale, scales_of
-from ..engine.study import Outcome, Run, Setting
+from ..engine.study import Outcome, Run, StudySetting
 from ..engine.texts import check_texts, some_of
 from ..engine.trainings import not_done, recipe_of, tokenizer_of, train_once, vocabulary_run
 from ..engine.trials import Training, Trials
@@ -94,7 +94,7 @@ CORPORA = {
 }
 
 
-def runs(setting: Setting) -> list[Run]:
+def runs(setting: StudySetting) -> list[Run]:
     sizes: MaskedSizes = setting.sizes
     texts = {"text": setting.corpora["text"], "train_bytes": sizes.train_bytes}
     vocabulary = vocabulary_run("wordpiece", sizes.vocabulary, partial(_training_texts, sizes), texts, "text")
@@ -126,7 +126,7 @@ def pretrained_run(name: str, seed: int) -> str:
     return f"mlm-{slug(name)}-seed{seed}"
 
 
-def _pretraining(setting: Setting, vocabulary: str, name: str, seed: int, trial: bool = False) -> Training:
+def _pretraining(setting: StudySetting, vocabulary: str, name: str, seed: int, trial: bool = False) -> Training:
     sizes: MaskedSizes = setting.sizes
     tokens = sizes.probe_tokens if trial else sizes.tokens
     shaping = ("size", "changes", "vocabulary", "rows", "warmup_steps", "evaluate_every", "train_bytes")
@@ -141,7 +141,7 @@ def _pretraining(setting: Setting, vocabulary: str, name: str, seed: int, trial:
     )
 
 
-def _plan(sizes: MaskedSizes, name: str) -> Plan:
+def _plan(sizes: MaskedSizes, name: str) -> RunPlan:
     config = _config(sizes, name, sizes.vocabulary)
     build = partial(AutoModelForMaskedLM.from_config, config)
     return plan_of(build, config.max_position_embeddings, sizes.rows, sizes.tokens)
@@ -173,7 +173,7 @@ def _training_texts(sizes: MaskedSizes, work: Work) -> Sequence[Document]:
 # --- evaluation without the order of words
 
 
-def _word_order(setting: Setting, name: str, seed: int, pretrained: str) -> Run:
+def _word_order(setting: StudySetting, name: str, seed: int, pretrained: str) -> Run:
     sizes: MaskedSizes = setting.sizes
     do = partial(_measure_word_order, sizes, pretrained, seed)
     settings = {"pretrained": pretrained}
@@ -209,7 +209,7 @@ def finetuning_run(task: str, name: str, seed: int) -> str:
     return f"{task}-{slug(name)}-seed{seed}"
 
 
-def _finetuning(setting: Setting, task: str, name: str, seed: int, pretrained: str) -> Run:
+def _finetuning(setting: StudySetting, task: str, name: str, seed: int, pretrained: str) -> Run:
     sizes: MaskedSizes = setting.sizes
     shaping = ("finetuning_rates", "epochs", "finetuning_rows", "group_by_length")
     settings = {field: getattr(sizes, field) for field in shaping} | {
@@ -230,7 +230,7 @@ FINETUNING_TOKENS = 360_000
 """At the laptop's scale, pretraining on this many takes as long as one fine-tuning: for the time left only."""
 
 
-def _finetune(setting: Setting, task: str, name: str, seed: int, pretrained: str, work: Work) -> Outcome:
+def _finetune(setting: StudySetting, task: str, name: str, seed: int, pretrained: str, work: Work) -> Outcome:
     sizes: MaskedSizes = setting.sizes
     if work.outcome_of(pretrained)["validation_loss"] is None:
         return not_done(pretrained, task=task, model=name, seed=seed, results=[])

@@ -11,7 +11,7 @@ from onward.finetuning import DataError
 
 from ..engine.made_up import made_up_questions
 from ..engine.reporting import NOT_TESTED, Claim, Report, Table, summary_of
-from ..engine.study import Outcome, Setting, Study
+from ..engine.study import Outcome, Study, StudySetting
 from . import tables
 from .runs import runs
 from .scores import YesNoScores
@@ -47,7 +47,7 @@ SCALES = {
 # --- questions
 
 
-def read(setting: Setting) -> Given:
+def read(setting: StudySetting) -> Given:
     """No article is tested twice, so that a swapped memory is of another one; no tested article is trained on."""
     place = setting.corpora["documents"]
     load = partial(read_questions, documents=None if place == NO_DOCUMENTS else load_texts(place))
@@ -76,7 +76,7 @@ PASSAGE_TOKENS, ARTICLE_TOKENS, QUESTION_TOKENS = 140, 3500, 12
 """Of BoolQ and of the articles that it asks about, about."""
 
 
-def context_tokens(setting: Setting) -> int:
+def context_tokens(setting: StudySetting) -> int:
     whole = PASSAGE_TOKENS if setting.corpora["documents"] == NO_DOCUMENTS else ARTICLE_TOKENS
     return min(whole, setting.sizes.longest or whole)
 
@@ -90,7 +90,7 @@ ACCURACY, LOSS = Measure("accuracy", "accuracy"), Measure("loss", "loss", 3)
 TRIVIAL = "always the commoner answer"
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found = QuestionOutcomes(TASK, setting, outcomes)
     rows = tables.model_rows(found, (LOSS, ACCURACY), ACCURACY.value)
     claims = _claims(found)
@@ -122,7 +122,7 @@ def _claims(found: QuestionOutcomes) -> list[Claim]:
 LOSS_OF_ANSWERS = Measure(LOSS.value, "the loss of answers")
 
 
-def _notes(setting: Setting) -> list[str]:
+def _notes(setting: StudySetting) -> list[str]:
     sizes: QuestionSizes = setting.sizes
     cut = "" if sizes.longest is None else f", of the first {sizes.longest:,} tokens of an article"
     notes = [

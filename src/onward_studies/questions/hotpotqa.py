@@ -9,7 +9,7 @@ from functools import partial
 from onward.data.questions import KINDS
 
 from ..engine.reporting import Claim, Report, Table, summary_of
-from ..engine.study import Outcome, Setting, Study
+from ..engine.study import Outcome, Study, StudySetting
 from . import tables
 from .answering import LONGEST_ANSWER
 from .runs import runs
@@ -32,7 +32,7 @@ SCALES = {
 }
 
 
-def read(setting: Setting) -> Given:
+def read(setting: StudySetting) -> Given:
     return Given(questions_of(setting, "train"), questions_of(setting, "test"))
 
 
@@ -40,7 +40,7 @@ PARAGRAPH_TOKENS, QUESTION_TOKENS, PARAGRAPHS = 125, 25, 10
 """Of HotpotQA, about."""
 
 
-def context_tokens(setting: Setting) -> int:
+def context_tokens(setting: StudySetting) -> int:
     sizes: QuestionSizes = setting.sizes
     return (1 + sizes.distractors if sizes.distractors else PARAGRAPHS) * PARAGRAPH_TOKENS
 
@@ -53,7 +53,7 @@ TASK = QuestionTask("hotpotqa", KINDS, read, SpanScores.of, QUESTION_TOKENS, con
 F1, EXACT, SPAN_LOSS = Measure("f1", "F1"), Measure("exact_match", "exact match"), Measure("span_loss", "span loss", 3)
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found = QuestionOutcomes(TASK, setting, outcomes)
     rows = [[*row, *_told(row[0])] for row in tables.model_rows(found, (SPAN_LOSS, F1, EXACT), F1.value)]
     claims = _claims(found)
@@ -86,7 +86,7 @@ def _claims(found: QuestionOutcomes) -> list[Claim]:
     return [*tables.points(papers), *tables.own_claims(found, F1, Measure(SPAN_LOSS.value, "the loss of spans"))]
 
 
-def _notes(setting: Setting) -> list[str]:
+def _notes(setting: StudySetting) -> list[str]:
     sizes: QuestionSizes = setting.sizes
     notes = [
         f"{sizes.encoder}, windows of {sizes.window} tokens, each of which begins with the question; answers of at "

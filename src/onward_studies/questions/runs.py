@@ -33,9 +33,9 @@ from onward.utils.safe_json import write_json
 
 from ..engine.folders import MODEL
 from ..engine.made_up import made_up_questions
-from ..engine.planning import Plan, plan_of
+from ..engine.planning import RunPlan, plan_of
 from ..engine.sizes import all_but
-from ..engine.study import Outcome, Run, Setting
+from ..engine.study import Outcome, Run, StudySetting
 from ..engine.texts import ORDER_SEED
 from ..engine.trainings import has_bf16
 from ..engine.trials import Training, Trials
@@ -43,10 +43,21 @@ from ..engine.work import Work
 from .answering import answer, answer_own_and_swapped
 from .reader import InOrder, QuestionReader, Recipe, collate, learn, span_head
 from .scores import Answers
-from .task import DISJOINT, MADE_UP, OURS, Prepared, QuestionSizes, QuestionTask, carries, prepare, slug, variants
+from .task import (
+    DISJOINT,
+    MADE_UP,
+    OURS,
+    PreparedQuestions,
+    QuestionSizes,
+    QuestionTask,
+    carries,
+    prepare,
+    slug,
+    variants,
+)
 
 
-def runs(task: QuestionTask, setting: Setting) -> list[Run]:
+def runs(task: QuestionTask, setting: StudySetting) -> list[Run]:
     """Trials of learning rates for disjoint windows and for recurrence, and every variant with every seed."""
     trials = Trials(setting.sizes.rates)
     for name in (DISJOINT, OURS):
@@ -59,7 +70,7 @@ def runs(task: QuestionTask, setting: Setting) -> list[Run]:
     return [*trials.runs, *mains]
 
 
-def _training(task: QuestionTask, setting: Setting, name: str, seed: int, trial: bool = False) -> Training:
+def _training(task: QuestionTask, setting: StudySetting, name: str, seed: int, trial: bool = False) -> Training:
     sizes: QuestionSizes = setting.sizes
     questions, epochs = (sizes.probe_questions, 1) if trial else (sizes.questions, sizes.epochs)
     return Training(
@@ -73,7 +84,7 @@ def _training(task: QuestionTask, setting: Setting, name: str, seed: int, trial:
     )
 
 
-def _settings(setting: Setting, name: str, seed: int, questions: int, epochs: int) -> dict[str, Any]:
+def _settings(setting: StudySetting, name: str, seed: int, questions: int, epochs: int) -> dict[str, Any]:
     left_out = ("questions", "epochs", "rates", "probe_questions", "checkpoint_every", "checkpointing")
     sizes = all_but(setting.sizes, QuestionSizes, left_out)
     drawn = {"questions": questions, "of": setting.sizes.questions, "epochs": epochs, "seed": seed, "order": ORDER_SEED}
@@ -83,7 +94,7 @@ def _settings(setting: Setting, name: str, seed: int, questions: int, epochs: in
 # --- plans
 
 
-def plan(task: QuestionTask, setting: Setting, name: str) -> Plan:
+def plan(task: QuestionTask, setting: StudySetting, name: str) -> RunPlan:
     """Of the encoder, which does nearly all of the work. All windows of a question are kept for their gradients, unless
     there are checkpoints at the bottleneck."""
     sizes: QuestionSizes = setting.sizes
@@ -163,7 +174,7 @@ def build(
 
 def _train(
     task: QuestionTask,
-    setting: Setting,
+    setting: StudySetting,
     name: str,
     seed: int,
     questions: int,
@@ -174,7 +185,7 @@ def _train(
 ) -> Outcome:
     sizes: QuestionSizes = setting.sizes
     model, tokenizer = build(sizes, task.kinds, name, seed)
-    prepared: Prepared = work.once("questions", lambda: prepare(task, setting, tokenizer))
+    prepared: PreparedQuestions = work.once("questions", lambda: prepare(task, setting, tokenizer))
     padding = tokenizer.pad_token_id
     train = prepared.train[:questions]
     bf16 = work.in_bf16(has_bf16())

@@ -12,7 +12,7 @@ from ..engine.figures import mean_in_row, name_rows
 from ..engine.intervals import ABOUT_INTERVALS, cell, over
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import NOT_TESTED, Claim, Compared, Table, judged
-from ..engine.study import Outcome, Setting
+from ..engine.study import Outcome, StudySetting
 from .task import CONSTANT, DISJOINT, OURS, QuestionSizes, QuestionTask, variants
 
 
@@ -28,7 +28,7 @@ class Measure:
 class QuestionOutcomes(Outcomes):
     """Scores on test questions, of the models `names` that have been tested."""
 
-    def __init__(self, task: QuestionTask, setting: Setting, outcomes: Mapping[str, Outcome]):
+    def __init__(self, task: QuestionTask, setting: StudySetting, outcomes: Mapping[str, Outcome]):
         super().__init__(setting, outcomes, task.run_name)
         self.kinds = task.kinds
         self.names = [name for name in variants(setting.sizes) if self.of(name, "read")]

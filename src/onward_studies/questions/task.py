@@ -15,7 +15,7 @@ from onward.data.questions import EncodedQuestion, Loaded, Question, encode_ques
 
 from ..engine.made_up import made_up_questions
 from ..engine.sizes import CountOrZero, LearningRate, LearningRates, ShareOrZero, by_scale, scales_of
-from ..engine.study import Setting
+from ..engine.study import StudySetting
 from ..engine.texts import ORDER_SEED
 from ..engine.work import Work
 from .scores import Answers
@@ -81,16 +81,16 @@ class QuestionTask:
 
     name: str
     kinds: tuple[str, ...]
-    read: Callable[[Setting], Given]
+    read: Callable[[StudySetting], Given]
     scores: Callable[[Answers], Any]
     question_tokens: int
-    context_tokens: Callable[[Setting], int]
+    context_tokens: Callable[[StudySetting], int]
     planned_for: str
 
     def run_name(self, variant: str, seed: int) -> str:
         return f"{self.name}-{slug(variant)}-seed{seed}"
 
-    def tokens(self, setting: Setting, questions: int) -> int:
+    def tokens(self, setting: StudySetting, questions: int) -> int:
         return questions * (self.context_tokens(setting) + self.question_tokens)
 
     def check(self, work: Work) -> None:
@@ -106,7 +106,7 @@ def slug(variant: str) -> str:
 
 
 def questions_of(
-    setting: Setting,
+    setting: StudySetting,
     name: str,
     load: Callable[[str, str], Loaded] = lambda place, split: Loaded(load_questions(place, split)),
     made_up: Callable[[int, int], list[Question]] = made_up_questions,
@@ -118,7 +118,7 @@ def questions_of(
     return load(place, "train" if name == "train" else "validation")
 
 
-def chosen_questions(setting: Setting, read: Sequence[Question]) -> tuple[list[Question], list[Question]]:
+def chosen_questions(setting: StudySetting, read: Sequence[Question]) -> tuple[list[Question], list[Question]]:
     """For training and for validation: a random part, the same for every run. No paragraph is in both."""
     sizes: QuestionSizes = setting.sizes
     shuffled = random.Random(ORDER_SEED).sample(read, len(read))
@@ -149,7 +149,7 @@ def not_about(others: Sequence[Question], questions: Sequence[Question]) -> list
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedQuestions:
     """Encoded questions for training, validation and test; `left_out`, by corpus: how many have no document."""
 
     train: list[EncodedQuestion]
@@ -158,7 +158,7 @@ class Prepared:
     left_out: dict[str, int]
 
 
-def prepare(task: QuestionTask, setting: Setting, tokenizer: PreTrainedTokenizerBase) -> Prepared:
+def prepare(task: QuestionTask, setting: StudySetting, tokenizer: PreTrainedTokenizerBase) -> PreparedQuestions:
     sizes: QuestionSizes = setting.sizes
     encode = partial(
         encode_questions, tokenizer=tokenizer, longest_question=sizes.window // 2, longest_context=sizes.longest
@@ -166,4 +166,6 @@ def prepare(task: QuestionTask, setting: Setting, tokenizer: PreTrainedTokenizer
     given = task.read(setting)
     train, held = chosen_questions(setting, given.train.questions)
     left_out = {"train": given.train.left_out, "test": given.test.left_out}
-    return Prepared(encode(train), encode(held), encode(questions_tested(sizes, given.test.questions)), left_out)
+    return PreparedQuestions(
+        encode(train), encode(held), encode(questions_tested(sizes, given.test.questions)), left_out
+    )

@@ -35,7 +35,7 @@ from ..engine.figures import one_panel
 from ..engine.folders import MODEL
 from ..engine.reporting import Report, Table
 from ..engine.sizes import CountOrZero, LearningRate, by_scale, scales_of
-from ..engine.study import Outcome, Run, Setting, Study
+from ..engine.study import Outcome, Run, Study, StudySetting
 from ..engine.texts import check_texts, some_of
 from ..engine.trainings import recipe_of, tokenizer_of, train_once, vocabulary_run
 from ..engine.work import Work
@@ -72,7 +72,7 @@ CORPORA = {
 }
 
 
-def backbone_runs(setting: Setting, decoder: Decoder) -> list[Run]:
+def backbone_runs(setting: StudySetting, decoder: Decoder) -> list[Run]:
     """The vocabulary and the decoder; none if it is a pretrained one."""
     if decoder.name is not None:
         return []
@@ -155,7 +155,7 @@ def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedToken
     return load_backbone(decoder.name or str(work.model_of(BACKBONE, BACKBONE)))
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found = outcomes.get(BACKBONE)
     if found is None:
         return Report("A backbone of our own", "It has not been pretrained yet.", [])
@@ -173,7 +173,7 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     return Report("A backbone of our own", summary, [Table.of("Pretraining", [row])], {"pretraining": figure})
 
 
-def runs(setting: Setting) -> list[Run]:
+def runs(setting: StudySetting) -> list[Run]:
     return backbone_runs(setting, setting.sizes)
 
 

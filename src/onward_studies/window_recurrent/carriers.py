@@ -23,7 +23,7 @@ from ..engine.intervals import ABOUT_INTERVALS, UNSEEN, cell, differences
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import Claim, Report, Table, judged, summary_of
 from ..engine.sizes import by_scale, scales_of
-from ..engine.study import Outcome, Run, Setting, Study
+from ..engine.study import Outcome, Run, Study, StudySetting
 from ..engine.texts import check_texts
 from .backbone import CORPORA, Decoder
 from .runs import measure, window_outcomes, window_runs
@@ -117,7 +117,7 @@ def constant_of(name: str) -> str:
     return f"constant for {name}"
 
 
-def runs(setting: Setting) -> list[Run]:
+def runs(setting: StudySetting) -> list[Run]:
     return window_runs(setting, CORPUS, list(variants(setting.sizes).values()))
 
 
@@ -164,7 +164,7 @@ class CarrierRows:
         return min(dearer, key=plain.__getitem__, default=None)
 
 
-def report(title: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(title: str, setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     sizes: CarrierSizes = setting.sizes
     found = window_outcomes(setting, outcomes, CORPUS)
     table = CarrierRows(sizes, found)

@@ -14,7 +14,7 @@ from ..engine.figures import one_panel
 from ..engine.intervals import Interval, cell
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import NOT_TESTED, NOT_TOLD, Claim, Report, Table, judged, summary_of
-from ..engine.study import Outcome, Run, Setting, Study
+from ..engine.study import Outcome, Run, Study, StudySetting
 from ..engine.texts import check_texts
 from .backbone import CORPORA
 from .runs import measure, window_outcomes, window_runs
@@ -48,7 +48,7 @@ PAPER: dict[str, dict[str, list[tuple[float, float]]]] = {
 TITLES = {"wikipedia": "Table 1: Wikipedia", "books": "Table 2: books"}
 
 
-def runs(corpus: str, setting: Setting) -> list[Run]:
+def runs(corpus: str, setting: StudySetting) -> list[Run]:
     sizes: WindowSizes = setting.sizes
     if not sizes.overlaps or sizes.overlaps[0] != 0:
         raise FieldError("overlaps", sizes.overlaps, "they begin with 0, which all others are compared with")
@@ -56,7 +56,7 @@ def runs(corpus: str, setting: Setting) -> list[Run]:
     return window_runs(setting, corpus, [baseline(sizes), *recurrent_ones, constant(sizes, sizes.window)])
 
 
-def report(corpus: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(corpus: str, setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     sizes: WindowSizes = setting.sizes
     found = window_outcomes(setting, outcomes, corpus)
     rows: list[dict[str, str]] = []

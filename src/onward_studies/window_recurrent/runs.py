@@ -19,9 +19,9 @@ from onward.ops import windows
 from onward.utils.fields import FieldError
 
 from ..engine.outcomes import Outcomes
-from ..engine.planning import TOKENS_OF, Plan, plan_of
+from ..engine.planning import TOKENS_OF, RunPlan, plan_of
 from ..engine.sizes import all_but
-from ..engine.study import Outcome, Run, Setting
+from ..engine.study import Outcome, Run, StudySetting
 from ..engine.texts import some_of
 from ..engine.trainings import documents_of, measured, recipe_of, train_once
 from ..engine.trials import Training, Trials
@@ -30,7 +30,7 @@ from .backbone import BACKBONE, CORPORA, backbone_runs, decoder_config, load
 from .variants import Variant, WindowSizes, kind_of, plain_windows, recurrent
 
 
-def window_runs(setting: Setting, corpus: str, variants: Sequence[Variant]) -> list[Run]:
+def window_runs(setting: StudySetting, corpus: str, variants: Sequence[Variant]) -> list[Run]:
     """The backbone, trials of learning rates, and every variant with every seed."""
     sizes: WindowSizes = setting.sizes
     if sizes.tried_on not in (None, *setting.corpora):
@@ -48,7 +48,7 @@ def run_name(sizes: WindowSizes, corpus: str, variant: Variant, seed: int) -> st
     return f"{sizes.tag}{corpus}-{variant.name}-seed{seed}"
 
 
-def _main(setting: Setting, corpus: str, variant: Variant, seed: int, trials: Trials) -> Run:
+def _main(setting: StudySetting, corpus: str, variant: Variant, seed: int, trials: Trials) -> Run:
     sizes: WindowSizes = setting.sizes
     main = trials.main(kind_of(sizes, variant), _training(setting, corpus, variant, seed))
     if sizes.trains(variant):
@@ -59,7 +59,7 @@ def _main(setting: Setting, corpus: str, variant: Variant, seed: int, trials: Tr
     return replace(main, do=lambda work: work.outcome_of(same) | {"seed": seed}, needs=(same,), outcome_only=True)
 
 
-def _training(setting: Setting, corpus: str, variant: Variant, seed: int, trial: bool = False) -> Training:
+def _training(setting: StudySetting, corpus: str, variant: Variant, seed: int, trial: bool = False) -> Training:
     sizes: WindowSizes = setting.sizes
     tokens = sizes.probe_tokens if trial else sizes.tokens
     of_trial = f"{sizes.tag}{corpus}-rate-{kind_of(sizes, variant)}"
@@ -73,7 +73,7 @@ def _training(setting: Setting, corpus: str, variant: Variant, seed: int, trial:
     )
 
 
-def _settings(setting: Setting, corpus: str, variant: Variant, seed: int, tokens: int | None) -> dict[str, Any]:
+def _settings(setting: StudySetting, corpus: str, variant: Variant, seed: int, tokens: int | None) -> dict[str, Any]:
     of_runs = ("overlaps", "more_overlaps", "window", "recurrent", "tokens", "rates", "tried_on", "probe_tokens")
     left_out = (*of_runs, "checkpointing", "tag")
     sizes = all_but(setting.sizes, WindowSizes, left_out) | {"decoder": asdict(setting.sizes.decoder)}
@@ -81,7 +81,7 @@ def _settings(setting: Setting, corpus: str, variant: Variant, seed: int, tokens
     return {**sizes, "corpora": places, "corpus": corpus, "variant": asdict(variant), "seed": seed, "tokens": tokens}
 
 
-def _plan(setting: Setting, corpus: str, variant: Variant) -> Plan:
+def _plan(setting: StudySetting, corpus: str, variant: Variant) -> RunPlan:
     """Of the backbone, which does nearly all of the work, in one window: with checkpoints at the bottleneck, more is
     never kept."""
     sizes: WindowSizes = setting.sizes
@@ -105,7 +105,7 @@ def _plan(setting: Setting, corpus: str, variant: Variant) -> Plan:
 
 
 def _train(
-    setting: Setting,
+    setting: StudySetting,
     corpus: str,
     variant: Variant,
     seed: int,
@@ -199,7 +199,7 @@ def _flops_by_overlap(model: WindowRecurrentForCausalLM, variant: Variant) -> di
 # --- lookups for reports
 
 
-def window_outcomes(setting: Setting, outcomes: Mapping[str, Outcome], corpus: str) -> Outcomes:
+def window_outcomes(setting: StudySetting, outcomes: Mapping[str, Outcome], corpus: str) -> Outcomes:
     return Outcomes(setting, outcomes, partial(run_name, setting.sizes, corpus))
 
 

@@ -27,7 +27,7 @@ from ..engine.intervals import ABOUT_INTERVALS, cell
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import NOT_TESTED, Report, Table, judged, summary_of
 from ..engine.sizes import CountOrZero, by_scale, scales_of
-from ..engine.study import Outcome, Run, Setting, Study
+from ..engine.study import Outcome, Run, Study, StudySetting
 from ..engine.texts import check_texts
 from ..engine.trainings import not_done
 from ..engine.work import Work
@@ -60,7 +60,7 @@ OWN_CORPORA = {**CORPORA, "paper": {**CORPORA["paper"], TOPICS: "pg19-all"}}
 SCALES = scales_of(TopicSizes)
 
 
-def runs(setting: Setting) -> list[Run]:
+def runs(setting: StudySetting) -> list[Run]:
     sizes: TopicSizes = setting.sizes
     models = [baseline(sizes), recurrent(sizes, sizes.window)]
     found = window_runs(setting, CORPUS, models)
@@ -159,12 +159,12 @@ def _likeliest(model: Any, ids: Tensor, state: Any, tokens: int) -> Tensor:
 # --- what they come to
 
 
-def _ended(setting: Setting, outcomes: Mapping[str, Outcome]) -> Outcomes:
+def _ended(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Outcomes:
     ended = {name: outcome for name, outcome in outcomes.items() if "divergence" in outcome}
     return Outcomes(setting, ended, "{}-seed{}".format)
 
 
-def report_topics(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report_topics(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     ended = _ended(setting, outcomes)
     found = {name: ended.of("topics", f"divergence/{name}") for name in CONTINUED_BY}
     rows = []
@@ -214,7 +214,7 @@ def plot(found: Mapping[str, Mapping[int, float]]) -> Figure:
     return figure
 
 
-def report_continuations(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report_continuations(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     samples = _ended(setting, outcomes).first("topics", "samples") or []
     rows = [
         [

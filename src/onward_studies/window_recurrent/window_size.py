@@ -15,7 +15,7 @@ from ..engine.intervals import ABOUT_INTERVALS, FAILS, HOLDS, UNSEEN, Interval, 
 from ..engine.outcomes import Outcomes
 from ..engine.reporting import Claim, Report, Table, judged, summary_of
 from ..engine.sizes import by_scale, scales_of
-from ..engine.study import Outcome, Run, Setting, Study
+from ..engine.study import Outcome, Run, Study, StudySetting
 from ..engine.texts import check_texts
 from .backbone import CORPORA
 from .runs import measure, window_outcomes, window_runs
@@ -53,18 +53,18 @@ def with_overlaps(sizes: FrontierSizes) -> list[Variant]:
     return [*variants(sizes), *(recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps[1:])]
 
 
-def runs_of_sizes(setting: Setting) -> list[Run]:
+def runs_of_sizes(setting: StudySetting) -> list[Run]:
     return window_runs(setting, CORPUS, variants(setting.sizes))
 
 
-def runs_of_pareto(setting: Setting) -> list[Run]:
+def runs_of_pareto(setting: StudySetting) -> list[Run]:
     return window_runs(setting, CORPUS, with_overlaps(setting.sizes))
 
 
 # --- Figure 4
 
 
-def report_sizes(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report_sizes(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found = window_outcomes(setting, outcomes, CORPUS)
     rows: list[dict[str, str]] = []
     gaps: dict[int, dict[int, float]] = {}
@@ -167,7 +167,7 @@ def judge(found: Sequence[Point]) -> str:
     return HOLDS if verdicts and all(one == HOLDS for one in verdicts) else UNSEEN
 
 
-def report_pareto(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report_pareto(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found = points(setting.sizes, window_outcomes(setting, outcomes, CORPUS))
     found.sort(key=lambda point: point.flops)
     rows = [

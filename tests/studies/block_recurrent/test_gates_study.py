@@ -13,7 +13,7 @@ from study_command import run
 from onward import BlockRecurrentForCausalLM
 from onward_studies import STUDIES
 from onward_studies.block_recurrent import gates
-from onward_studies.block_recurrent.rows import BlockSizes, Row
+from onward_studies.block_recurrent.rows import BlockRow, BlockSizes
 from onward_studies.engine.conducting import conduct
 from onward_studies.engine.intervals import FAILS, HOLDS
 
@@ -83,7 +83,7 @@ def test_every_row_reads_as_many_tokens_a_step(scale: str) -> None:
 
 def test_memories_are_full_when_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = STUDIES["gates"].sizes["smoke"]
-    config = Row("Memorizing:32k").config(sizes, vocab_size=99)
+    config = BlockRow("Memorizing:32k").config(sizes, vocab_size=99)
     step = gates._step(config, sizes.tokens_per_step)
     read, states = BlockRecurrentForCausalLM.forward, []
 

@@ -14,7 +14,7 @@ from squares import squares
 from onward.training.checkpoints import alone_in
 from onward.training.many_runs import RunsProgress
 from onward_studies.engine.conducting import conduct, report
-from onward_studies.engine.study import Run, Setting
+from onward_studies.engine.study import Run, StudySetting
 from onward_studies.engine.work import Work
 
 
@@ -65,7 +65,7 @@ def test_what_has_ended_elsewhere_is_known(tmp_path: Path) -> None:
     conduct(squares(again := []), study.setting(), tmp_path / "most", progress=False, known=[kept])
     assert again == ["square-1", "square-2", "square-3", "total"], "it may need their models, which are not there"
 
-    def only_outcomes(setting: Setting) -> list[Run]:
+    def only_outcomes(setting: StudySetting) -> list[Run]:
         return [replace(run, outcome_only=run.name != "total") for run in study.runs(setting)]
 
     trials = replace(study, runs=only_outcomes)

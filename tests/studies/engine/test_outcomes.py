@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onward_studies.engine.outcomes import Outcomes
-from onward_studies.engine.study import Setting
+from onward_studies.engine.study import StudySetting
 
 
 def test_values_are_found_by_seed_and_path() -> None:
@@ -13,7 +13,7 @@ def test_values_are_found_by_seed_and_path() -> None:
         "a-seed2": {"validation_loss": None},
         "a-seed3": {"read": {"test": {"loss": 9.0}}},
     }
-    found = Outcomes(Setting(seeds=3), ended, "{}-seed{}".format)
+    found = Outcomes(StudySetting(seeds=3), ended, "{}-seed{}".format)
     assert found.of("a", "read/test/loss") == {0: 1.0, 1: 2.0}, "not of a seed that is not asked for"
     assert found.of("a", "read/test/perplexity") == found.of("a", "validation_loss") == found.of("b", "read") == {}
     assert found.of("a", "parameters/more") == {}

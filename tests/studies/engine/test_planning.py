@@ -13,7 +13,7 @@ from torch import nn
 from onward import BlockRecurrentConfig
 from onward.evaluation import block_flops_per_token
 from onward_studies import STUDIES
-from onward_studies.block_recurrent.rows import Row
+from onward_studies.block_recurrent.rows import BlockRow
 from onward_studies.engine.planning import GPUS, UTILISATION, gpus, plan_of
 
 WIDTH = 1024
@@ -74,7 +74,7 @@ def test_block_models_have_the_papers_parameters() -> None:
     assert code.settings["tokens"] == 250_000 * 8 * 131_072 and code.settings["rate"] == "the best of (0.25,)"
     assert found["blocks12-books-xl-512-seed0"].rows == 256
     for name in ("XL:2048", "Memorizing:32k", "Feedback:fixed:skip"):  # with windows and memories that are full
-        planned = found[f"blocks12-books-{Row(name).slug}-seed0"].flops_per_token
+        planned = found[f"blocks12-books-{BlockRow(name).slug}-seed0"].flops_per_token
         assert planned == block_flops_per_token(BlockRecurrentConfig.preset(name, vocab_size=32_000))
     large = plans("scale")["blocks12-books-rec-fixed-skip-large-seed0"]
     assert round((large.parameters - embeddings) / 1e6) == 320 and large.rows == 128

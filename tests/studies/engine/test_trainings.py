@@ -15,7 +15,7 @@ from study_command import run
 from onward import BlockRecurrentForCausalLM
 from onward.data.tokens import TokenizedDocument
 from onward_studies import STUDIES
-from onward_studies.block_recurrent.rows import Row
+from onward_studies.block_recurrent.rows import BlockRow
 from onward_studies.engine import trainings
 from onward_studies.engine.conducting import conduct
 from onward_studies.engine.trainings import measured
@@ -49,7 +49,7 @@ def test_trainings_are_in_bfloat16_where_there_is_hardware_for_it_or_as_is_chose
 
 def test_one_document_has_nothing_to_swap_with() -> None:
     sizes = STUDIES["scale"].sizes["smoke"]
-    model = BlockRecurrentForCausalLM(Row("Rec:fixed:skip").config(sizes, vocab_size=9)).eval()
+    model = BlockRecurrentForCausalLM(BlockRow("Rec:fixed:skip").config(sizes, vocab_size=9)).eval()
     documents = [TokenizedDocument(str(n), torch.arange(36) % 9, words=4, bytes=36) for n in range(2)]
     memories = ["true", "swapped", "ablated"]
     assert list(measured(model, documents, memories)) == memories

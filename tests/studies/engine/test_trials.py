@@ -10,7 +10,7 @@ import pytest
 
 from onward_studies.engine.conducting import conduct
 from onward_studies.engine.reporting import Report
-from onward_studies.engine.study import Outcome, Run, Setting, Study
+from onward_studies.engine.study import Outcome, Run, Study, StudySetting
 from onward_studies.engine.trials import Training, Trials
 from onward_studies.engine.work import Work
 
@@ -49,14 +49,14 @@ def test_every_kind_tries_all_rates_once() -> None:
 
 @pytest.mark.parametrize(("rates", "best"), [((0.1, 0.3, 3.0), 0.3), ((0.2,), 0.2)])
 def test_main_runs_have_the_best_rate(rates: tuple[float, ...], best: float, tmp_path: Path) -> None:
-    def runs(setting: Setting) -> list[Run]:
+    def runs(setting: StudySetting) -> list[Run]:
         vocabulary = Run("vocabulary", {}, lambda work: {})
         return [vocabulary, *(run for run in runs_with(*rates) if run.name != "main-other")]
 
     scales = ("smoke", "laptop", "paper")
     found: dict[str, Outcome] = {}
 
-    def report(setting: Setting, outcomes: Any) -> Report:
+    def report(setting: StudySetting, outcomes: Any) -> Report:
         found.update(outcomes)
         return Report("Trials", "done", [])
 
