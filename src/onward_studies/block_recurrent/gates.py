@@ -263,7 +263,7 @@ def plot(found: Mapping[str, Outcomes]) -> Figure:
 
 
 def check(work: Work) -> None:
-    """Also corpora that a user gave for texts which this scale does not have."""
+    """Also checks corpora that a user gave for texts which this scale leaves out."""
     places = work.setting.corpora
     given = [name for name in places if places[name] != CORPORA[work.setting.scale][name]]
     check_texts(work, *dict.fromkeys([*(TEXTS[text].corpus for text in work.setting.sizes.texts), *given]))

@@ -75,7 +75,7 @@ def claims_table(claims: Sequence[Claim]) -> Table:
 @dataclass(frozen=True)
 class Report:
     title: str
-    summary: str  # an honest sentence
+    summary: str
     tables: Sequence[Table]
     figures: Mapping[str, Figure] = field(default_factory=dict)
     claims: Sequence[Claim] = ()

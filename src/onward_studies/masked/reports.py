@@ -149,7 +149,7 @@ NOTES = (
 
 
 def plot_curves(curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]]) -> Figure:
-    """Validation loss over tokens: every seed, and the mean of the seeds there are."""
+    """Validation loss over tokens: every seed, and their mean."""
     figure, panel = one_panel(6.4, 4, "tokens read (millions)", "validation loss (nats per hidden token)")
     for name, of_seeds in curves.items():
         if not of_seeds:

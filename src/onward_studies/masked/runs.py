@@ -191,7 +191,7 @@ def _measure_word_order(sizes: MaskedSizes, pretrained: str, seed: int, work: Wo
     tokenizer = tokenizer_of(work, pretrained)
     hiding = Hiding.with_tokenizer(tokenizer, model.config.vocab_size, BERTS_SHARE, whole_words=False)
     documents = tokenize(work.corpus("text").validation[: sizes.held], tokenizer, sizes.held_tokens)
-    # As in every validation: the same tokens are hidden.
+    # Without a seed, the same tokens are hidden as in every validation.
     texts = PackedTexts(documents, model.config.max_position_embeddings, tokenizer, hiding, seed=None)
     assert tokenizer.pad_token_id is not None
     found = losses(model, texts, tokenizer.pad_token_id)
@@ -268,7 +268,7 @@ def _finetune(setting: StudySetting, task: str, name: str, seed: int, pretrained
 
 
 def _glue(work: Work) -> Path | None:
-    """Where tasks are; None for the Hub."""
+    """The folder of the tasks; None for the Hub."""
     place = work.setting.corpora["glue"]
     return made_up_glue(work.out / "made-up") if place == "made-up" else None if place == "hub" else Path(place)
 

@@ -33,7 +33,7 @@ def answer(model: QuestionReader, questions: Sequence[EncodedQuestion], padding:
 def answer_own_and_swapped(
     model: QuestionReader, questions: Sequence[EncodedQuestion], padding: int, rows: int
 ) -> dict[str, Answers]:
-    """Those, and its answers with another question's memories."""
+    """Answers with its own memories ("true"), and with another question's ("swapped")."""
 
     def run(batch: Mapping[str, Tensor]) -> Outputs:
         others = [*range(1, len(batch["kind"])), 0]

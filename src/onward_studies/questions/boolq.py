@@ -144,7 +144,7 @@ def _notes(setting: StudySetting) -> list[str]:
 
 
 def _left_out(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """The same for all runs, which read the same files."""
+    """The same for all runs, which load the same files."""
     counts: Mapping[str, int] = next(iter(outcomes.values()))["left_out"] if outcomes else {}
     if not any(counts.values()):
         return []

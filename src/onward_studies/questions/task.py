@@ -136,7 +136,7 @@ def chosen_questions(setting: StudySetting, read: Sequence[Question]) -> tuple[l
 
 
 def questions_tested(sizes: QuestionSizes, read: Sequence[Question]) -> list[Question]:
-    """A random part, the same for every run: files may be sorted by the kind of question."""
+    """A random part, the same for every run, since files may be sorted by the kind of question."""
     if sizes.tested is None or sizes.tested >= len(read):
         return list(read)
     return random.Random(ORDER_SEED).sample(read, sizes.tested)

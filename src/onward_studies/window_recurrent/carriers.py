@@ -100,7 +100,7 @@ ONLY_BOOKS = {scale: {CORPUS: places[CORPUS]} for scale, places in CORPORA.items
 
 
 def variants(sizes: CarrierSizes) -> dict[str, Variant]:
-    """By their names in tables. Variants that the overlap tables have, too, are the same runs."""
+    """By their names in the table. Variants that the overlap tables also have share their runs."""
     longest = Variant("full", {"carrier": "none"}, sizes.longest, 0, (sizes.longest // 2,))
     found = {PLAIN: baseline(sizes), LONGEST: longest}
     for name, fields in sizes.carriers.items():

@@ -49,7 +49,7 @@ def variants(sizes: FrontierSizes) -> list[Variant]:
 
 
 def with_overlaps(sizes: FrontierSizes) -> list[Variant]:
-    """Those, and the recurrent models of Table 2 that overlap."""
+    """All variants, and the recurrent models of Table 2 that overlap."""
     return [*variants(sizes), *(recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps[1:])]
 
 
