@@ -1,4 +1,4 @@
-"""Every table and figure of the papers, and what this machine makes of it: `onward study NAME`."""
+"""The papers' tables and figures as commands, `onward study NAME`. The library does not import this package."""
 
 from __future__ import annotations
 
@@ -9,88 +9,68 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .engine.study import Study
 
-LINES: dict[str, tuple[str, str]] = {
-    "backbone": (
-        "window_recurrent.backbone",
-        "ours: the small decoder that the studies of window recurrence start from",
-    ),
-    "overlap-wikipedia": (
-        "window_recurrent.overlap",
-        "Adding Recurrence, Table 1: Wikipedia: perplexity and FLOPs/token by overlap, with controls",
-    ),
-    "overlap-books": (
-        "window_recurrent.overlap",
-        "Adding Recurrence, Table 2: books: perplexity and FLOPs/token by overlap, with controls",
-    ),
-    "window-size": (
-        "window_recurrent.window_size",
-        "Adding Recurrence, Figure 4: perplexity by window size",
-    ),
-    "pareto": (
-        "window_recurrent.window_size",
-        "Adding Recurrence, Figure 5: perplexity against FLOPs, and which points are on the frontier",
-    ),
-    "carriers": (
-        "window_recurrent.carriers",
-        "ours: every carrier on the same backbone and tokens: what it recovers of a longer context, and by content",
-    ),
-    "pretrained": (
-        "window_recurrent.carriers",
-        "ours: the same of SmolLM2-135M as it is: only carriers are trained",
-    ),
-    "topics": (
-        "window_recurrent.topics",
-        "Adding Recurrence, section 5.3: whether continuations keep to the topic of their contexts",
-    ),
-    "continuations": (
-        "window_recurrent.topics",
-        "Adding Recurrence, Tables 4 and 5: contexts beside continuations of both models",
-    ),
-    "hotpotqa": (
-        "questions.hotpotqa",
-        "Adding Recurrence, Table 3: answers over many windows, with recurrence and without",
-    ),
-    "boolq": (
-        "questions.boolq",
-        "ours: yes or no over whole articles, with recurrence and without, next to Adding Recurrence's Table 3",
-    ),
-    "gates": (
-        "block_recurrent.gates",
-        "Block-Recurrent, Table 1: all rows, bits and relative step time, on books (tokens, bytes), LaTeX and source "
-        "code",
-    ),
-    "scale": (
-        "block_recurrent.sizes",
-        "Block-Recurrent, Table 2: a larger size, on books",
-    ),
-    "ablations": (
-        "block_recurrent.sizes",
-        "Block-Recurrent, section 4.5: window, number of states, one or two recurrent layers",
-    ),
-    "mlm": (
-        "masked.studies",
-        "Simple recurrence: MLM loss and fine-tuned average at equal parameters",
-    ),
-    "stability": (
-        "masked.studies",
-        "Simple recurrence: scores over learning rates and seeds, share of failed runs (the runs of mlm)",
-    ),
+CATALOGUE: dict[str, dict[str, str]] = {
+    "window_recurrent.backbone": {
+        "backbone": "ours: the small decoder that the studies of window recurrence start from",
+    },
+    "window_recurrent.overlap": {
+        "overlap-wikipedia": "Adding Recurrence, Table 1: Wikipedia: perplexity and FLOPs/token by overlap, with "
+        "controls",
+        "overlap-books": "Adding Recurrence, Table 2: books: perplexity and FLOPs/token by overlap, with controls",
+    },
+    "window_recurrent.window_size": {
+        "window-size": "Adding Recurrence, Figure 4: perplexity by window size",
+        "pareto": "Adding Recurrence, Figure 5: perplexity against FLOPs, and which points are on the frontier",
+    },
+    "window_recurrent.carriers": {
+        "carriers": "ours: every carrier on the same backbone and tokens: what it recovers of a longer context, and by "
+        "content",
+        "pretrained": "ours: the same of SmolLM2-135M as it is: only carriers are trained",
+    },
+    "window_recurrent.topics": {
+        "topics": "Adding Recurrence, section 5.3: whether continuations keep to the topic of their contexts",
+        "continuations": "Adding Recurrence, Tables 4 and 5: contexts beside continuations of both models",
+    },
+    "questions.hotpotqa": {
+        "hotpotqa": "Adding Recurrence, Table 3: answers over many windows, with recurrence and without",
+    },
+    "questions.boolq": {
+        "boolq": "ours: yes or no over whole articles, with recurrence and without, next to Adding Recurrence's "
+        "Table 3",
+    },
+    "block_recurrent.gates": {
+        "gates": "Block-Recurrent, Table 1: all rows, bits and relative step time, on books (tokens, bytes), LaTeX and "
+        "source code",
+    },
+    "block_recurrent.scale": {
+        "scale": "Block-Recurrent, Table 2: a larger size, on books",
+    },
+    "block_recurrent.ablations": {
+        "ablations": "Block-Recurrent, section 4.5: window, number of states, one or two recurrent layers",
+    },
+    "masked.reports": {
+        "mlm": "Simple recurrence: MLM loss and fine-tuned average at equal parameters",
+        "stability": "Simple recurrence: scores over learning rates and seeds, share of failed runs (the runs of mlm)",
+    },
 }
-"""For each study the module that defines it, and a line about it. To add a study, write its module and a line here."""
+"""By module, the studies in its STUDIES with a line about each. To add a study, write a module and its lines here."""
+ABOUT = {name: about for studies in CATALOGUE.values() for name, about in studies.items()}
 
 
 class Studies(Mapping[str, "Study"]):
-    """The studies by name. A study is imported when it is looked up, and no other study with it."""
+    """The studies by name. Looking a study up imports its module, and no other study's."""
 
     def __getitem__(self, name: str) -> Study:
-        module = import_module(f"{__name__}.{LINES[name][0]}")
-        return next(study for study in module.STUDIES if study.name == name)
+        module = next((module for module, studies in CATALOGUE.items() if name in studies), None)
+        if module is None:
+            raise KeyError(name)
+        return next(study for study in import_module(f"{__name__}.{module}").STUDIES if study.name == name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(LINES)
+        return iter(ABOUT)
 
     def __len__(self) -> int:
-        return len(LINES)
+        return len(ABOUT)
 
 
 STUDIES = Studies()

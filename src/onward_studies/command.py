@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from onward.commands.shared import Out, say
+from onward.utils.fields import FieldError
 
 
 class Scale(StrEnum):
@@ -23,70 +27,78 @@ class Precision(StrEnum):
     bfloat16 = "bfloat16"
 
 
+BF16 = {Precision.fastest: None, Precision.float32: False, Precision.bfloat16: True}
+
+
 def study(
-    name: Annotated[str | None, typer.Argument(help="Without it, all studies are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The study. Without it, all studies are listed.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List all studies.")] = False,
     scale: Annotated[Scale, typer.Option(help="Seconds; hours on two cores; the papers' recipes.")] = Scale.laptop,
-    seeds: Annotated[int, typer.Option(help="Runs of everything that chance has a part in.")] = 3,
+    seeds: Annotated[int, typer.Option(help="How often everything random is repeated.")] = 3,
     corpus: Annotated[
         list[str] | None,
-        typer.Option(help="Your own text: a name or a path; NAME=PATH where a study reads several. Again and again."),
+        typer.Option(help="Your own text: a name or a path; NAME=PATH if the study has several. Repeatable."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A size of the study, again and again.", metavar="NAME=VALUE")
+        list[str] | None, typer.Option("--set", help="A size of the study. Repeatable.", metavar="NAME=VALUE")
     ] = None,
     precision: Annotated[
-        Precision, typer.Option(help="Of trainings. The fastest is bfloat16 where there are instructions for it.")
+        Precision, typer.Option(help="Of trainings. The fastest is bfloat16 if the hardware has instructions for it.")
     ] = Precision.fastest,
     only_report: Annotated[
-        bool, typer.Option("--report", help="Run nothing: show what the runs that have ended come to.")
+        bool, typer.Option("--report", help="Run nothing: write the report of the runs that have ended.")
     ] = False,
     known: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="What a study has left elsewhere: runs that ended there are not done again. Again and again.",
-            metavar="DIR",
-        ),
+        typer.Option(help="The folder of a study whose runs are not to be done again. Repeatable.", metavar="DIR"),
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Run nothing: how large models are, and what --gpus would take.")
+        bool, typer.Option("--plan", help="Run nothing: show how large models are, and what --gpus would take.")
     ] = False,
     gpus: Annotated[str, typer.Option(help="For --plan: how many and which, as 8xA100.")] = "8xA100",
     out: Out = Path("runs/studies"),
 ) -> None:
-    """Reproduce a table or a figure of the papers: runs, a table, a picture and an honest sentence.
+    """Reproduce a table or a figure of the papers: runs, tables, figures, and claims with their verdicts.
 
-    Killed at any moment, the same command goes on; started twice, it works on two runs at once.
+    Runs resume exactly: run the same command again. Started twice, the command works on two runs at once.
     """
-    from . import LINES
+    from . import ABOUT
 
-    if name is None:
-        say("\n".join(f"{name:20} {shows}" for name, (_, shows) in LINES.items()))
+    if name is None or listed:
+        say("\n".join(f"{name:20} {about}" for name, about in ABOUT.items()))
         return
-    from .engine.study import conduct, report
+    from .engine.conducting import conduct, report
 
     if known and (only_report or plan):
         raise ValueError("--known is for runs, of which --report and --plan do none: leave one of them out")
+    if plan and precision is not Precision.fastest:
+        raise ValueError("--precision is for runs; --plan reckons with bfloat16: leave one of them out")
     chosen = chosen_study(name)
-    setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()), IN_BF16[precision])
-    if plan:
-        if precision is not Precision.fastest:
-            raise ValueError("--precision is for runs; --plan reckons with bfloat16: leave one of them out")
-        from .engine.planning import left_out, table
+    with options_named():
+        setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()), BF16[precision])
+        runs = chosen.runs(setting)
+        if plan:
+            from .engine.planning import caveats, table
 
-        planned = chosen.runs(setting)
-        say("\n\n".join([table(planned, gpus).markdown(), *left_out(planned)]))
-        return
+            say("\n\n".join([table(runs, gpus).markdown(), *caveats(runs)]))
+            return
     found = report(chosen, setting, out) if only_report else conduct(chosen, setting, out, known=known or ())
     folder = out / setting.scale / chosen.name
     say(f"{found.markdown()}\nreport.html, table.md, results.json and the figures are in {folder}")
 
 
-IN_BF16 = {Precision.fastest: None, Precision.float32: False, Precision.bfloat16: True}
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Errors of a field are told with its option: all fields but these are sizes."""
+    try:
+        yield
+    except FieldError as error:
+        if error.field in ("scale", "seeds", "gpus"):
+            raise ValueError(f"--{error.field} {error.value}: {error.problem}") from error
+        raise ValueError(f"--set {error.field}={error.value!r}: {error.problem}") from error
 
 
 def chosen_study(name: str) -> Any:
-    import difflib
-
     from . import STUDIES
 
     if name in STUDIES:
@@ -96,7 +108,7 @@ def chosen_study(name: str) -> Any:
     raise ValueError(f"there is no study {name!r}: {hint}")
 
 
-def corpora(given: list[str] | tuple[str, ...]) -> dict[str, str]:
+def corpora(given: Sequence[str]) -> dict[str, str]:
     """NAME=PATH, or a PATH alone."""
     found: dict[str, str] = {}
     for text in given:
@@ -110,7 +122,7 @@ def corpora(given: list[str] | tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def sizes(given: list[str] | tuple[str, ...]) -> dict[str, Any]:
+def sizes(given: Sequence[str]) -> dict[str, Any]:
     from onward.commands.settings import parse_value
 
     found = {}

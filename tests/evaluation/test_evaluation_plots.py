@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from onward.evaluation import plots
 from onward.evaluation.plots import by_distance, plot_by_distance, plot_by_flops, plot_by_position
-from onward_studies.engine.reporting import Report, Table
+from onward_studies.engine.reporting import Report, Table, write
 
 NAMES = [r"$\frac$", "$x_1$", r"a\$b$", "$", "|", "a|b\nc", "x_y^z{", "é ü ▁ 中"]
 
@@ -54,5 +54,6 @@ def test_pictures_show_names_as_they_are(tmp_path):
     assert drawn.count(r">$\frac$<") >= 4 and ">$x_1$<" in drawn
     assert r">$\mathdefault" not in drawn, "numbers of a logarithmic axis stay formulas"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["v1.5.png", "v1.5.svg"]
-    page = Report("title", "said", [Table("t", NAMES, [NAMES])], {"f": figure}).html({})
+    write(Report("title", "said", [Table("t", NAMES, [NAMES])], {"f": figure}), tmp_path / "page", {}, {})
+    page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
     assert page.count(r">$\frac$<") >= 4

@@ -16,8 +16,10 @@ import pytest
 
 from onward_studies import STUDIES
 from onward_studies.command import sizes as parse_sizes
-from onward_studies.engine import study
-from onward_studies.engine.study import SCALES, conduct, described
+from onward_studies.engine import conducting
+from onward_studies.engine.conducting import conduct
+from onward_studies.engine.describing import described, digest
+from onward_studies.engine.sizes import SCALES
 
 FROZEN = Path(__file__).with_name("frozen_runs.json")
 RESULTS = Path(__file__).parents[2] / "results"
@@ -27,7 +29,7 @@ COMMITTED = sorted(file.parent.name for file in RESULTS.glob("*/results.json") i
 def digests(name: str, scale: str) -> dict[str, str]:
     chosen = STUDIES[name]
     runs = described(chosen.runs(chosen.setting(scale, 3)))
-    return {run: study._digest(description) for run, description in runs.items()}
+    return {run: digest(description) for run, description in runs.items()}
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -47,7 +49,7 @@ def test_committed_results_are_known_and_nothing_is_run(
     def refuse(run: Any, *args: Any) -> bool:
         raise AssertionError(f"{run.name} would be done again")
 
-    monkeypatch.setattr(study, "_do", refuse)
+    monkeypatch.setattr(conducting, "_do", refuse)
     saved = json.loads((RESULTS / name / "results.json").read_text(encoding="utf-8"))
     words = shlex.split(saved["command"])
     changes = parse_sizes([value for option, value in zip(words, words[1:], strict=False) if option == "--set"])

@@ -31,9 +31,11 @@ from onward.models.block_recurrent.configuration_block_recurrent import BASE
 from onward.training.folders import RUN
 from onward.training.progress import RunsProgress
 from onward_studies import STUDIES
-from onward_studies.block_recurrent.runs import BlockSizes
-from onward_studies.engine.study import MODEL, Run, Setting, Study, conduct
-from onward_studies.engine.training_runs import cut
+from onward_studies.block_recurrent.rows import BlockSizes
+from onward_studies.engine.conducting import conduct
+from onward_studies.engine.folders import MODEL
+from onward_studies.engine.study import Run, Study, StudySetting
+from onward_studies.engine.texts import cut
 from onward_studies.window_recurrent.backbone import Decoder
 
 
@@ -86,14 +88,14 @@ class FirstSteps(RunsProgress):
 
 @pytest.fixture(autouse=True)
 def only_first_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onward_studies.engine.study.RunsProgress", FirstSteps)
+    monkeypatch.setattr("onward_studies.engine.conducting.RunsProgress", FirstSteps)
     monkeypatch.setattr(FirstSteps, "seen", {})
 
 
 def some_runs(study: Study, *names: str) -> Study:
     """The study with these runs, and what they need."""
 
-    def runs(setting: Setting) -> list[Run]:
+    def runs(setting: StudySetting) -> list[Run]:
         found = {run.name: run for run in study.runs(setting)}
         wanted = list(names)
         for name in wanted:

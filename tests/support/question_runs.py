@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from onward_studies.engine.study import Study, Work
-from onward_studies.questions.task import Task, carries, variants
+from onward_studies.engine.study import Study
+from onward_studies.engine.work import Work
+from onward_studies.questions.task import QuestionTask, carries, variants
 
 
 def do(study: Study, setting: Any, name: str, folder: Path) -> Any:
@@ -21,7 +22,7 @@ def do(study: Study, setting: Any, name: str, folder: Path) -> Any:
 
 
 def made_up(
-    task: Task, setting: Any, numbers: Mapping[str, float], scores: Callable[[float], dict[str, Any]]
+    task: QuestionTask, setting: Any, numbers: Mapping[str, float], scores: Callable[[float], dict[str, Any]]
 ) -> dict[str, Any]:
     """Two seeds, which differ by 1 in all. `numbers` are 40 if they are not told."""
     outcomes: dict[str, Any] = {}

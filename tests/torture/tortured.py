@@ -18,7 +18,7 @@ from tiny_tasks import save_encoder, save_sentiment
 
 from onward.finetuning import FinetuningRecipe, sweep
 from onward_studies import STUDIES
-from onward_studies.engine.study import conduct
+from onward_studies.engine.conducting import conduct
 
 TIMES = ("seconds", "training_seconds", "circumstances", "machine", "command", "versions")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,26 +14,19 @@ from matplotlib.figure import Figure
 
 from onward import BlockRecurrentForCausalLM
 from onward.models.block_recurrent import PRESETS
-from onward.utils.fields import refuse_others
+from onward.utils.fields import FieldError, refuse_others
 
-from ..engine.intervals import Interval, cell, over, verdict
-from ..engine.reporting import Claim, Report, Table
-from ..engine.study import Outcome, Run, Setting, Study, Work
-from ..engine.training_runs import check_texts
-from .runs import (
-    BASELINE,
-    LAPTOP_OF_MANY,
-    OVER_SEEDS,
-    RECURRENT,
-    SMOKE,
-    BlockReadings,
-    BlockSizes,
-    Row,
-    about_rates,
-    about_starts,
-    block_runs,
-    controls_table,
-)
+from ..engine.figures import mean_in_row, name_rows
+from ..engine.intervals import HOLDS, cell, over
+from ..engine.outcomes import Outcomes
+from ..engine.reporting import NOT_TESTED, NOT_TOLD, Claim, Compared, Report, Table, judged
+from ..engine.sizes import by_scale, scales_of
+from ..engine.study import Outcome, Run, Study, StudySetting
+from ..engine.texts import check_texts
+from ..engine.work import Work
+from .notes import BITS, OVER_SEEDS, about_trainings, controls_table
+from .rows import BASELINE, RECURRENT, BlockRow, FewerLayers, small
+from .runs import block_outcomes, block_runs
 
 # Relative step time, and bits per token on PG19 bytes, PG19 tokens, arXiv and GitHub.
 PAPER: dict[str, tuple[float | None, ...]] = {
@@ -52,21 +45,21 @@ PAPER: dict[str, tuple[float | None, ...]] = {
     "Feedback:fixed:skip": (1.35, 0.935, 3.49, 1.24, 1.11),
     "Memorizing:32k": (None, 0.950, 3.50, 1.24, None),
 }
-ROWS = [Row(name) for name in PRESETS if name in PAPER]
+ROWS = [BlockRow(name) for name in PRESETS if name in PAPER]
 TIMES = "blocks-step-time"
 
 
 @dataclass(frozen=True)
 class Text:
-    """Of which corpus it is, and which of the paper's columns it stands for."""
+    """A corpus, as tokens or bytes, and the column of the paper's table beside it."""
 
     corpus: str
     column: int
     as_bytes: bool = False
 
     @property
-    def unit(self) -> str:
-        return "byte" if self.as_bytes else "token"
+    def bits(self) -> str:
+        return f"bits per {'byte' if self.as_bytes else 'token'}"
 
     def told(self, row: str) -> float | None:
         return PAPER[row][self.column]
@@ -80,50 +73,40 @@ TEXTS = {
 }
 
 
+# On bytes the rows that claims are about; on code the rows that the paper has figures of.
+ON_BYTES = ("XL:512", "XL:2048", "Slide:12L", BASELINE, "Rec:lstm:skip", RECURRENT, "Feedback:fixed:skip")
+ON_CODE = tuple(row for row in PAPER if TEXTS["code"].told(row) is not None)
+CODE_OF_PAPER = {
+    "rates": (0.25,),
+    "tokens_per_step": 8 * 131_072,
+    "tokens": 250_000 * 8 * 131_072,
+    "held": 2_000,  # files, of the twentieth of all that is held out
+}
+
+
 @dataclass(frozen=True)
-class Sizes(BlockSizes):
-    """`rows` are trained on `texts`; `of_texts`, what is different for one of them. `timed_rounds`: steps of every row,
-    in turns, by which they are timed."""
+class GateSizes(FewerLayers):
+    """`rows` are trained on `texts`; `of_texts`: other sizes for one of them. `timed_rounds`: how many steps of every
+    row are timed, in turns."""
 
+    changes: Mapping[str, Any] = by_scale(small(32, 2, 8), small(128, 4, 32), {})
     rows: tuple[str, ...] = tuple(PAPER)
-    texts: tuple[str, ...] = tuple(TEXTS)
-    of_texts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    timed_rounds: int = 20
+    texts: tuple[str, ...] = by_scale(("books", "books, bytes"), tuple(TEXTS))
+    of_texts: Mapping[str, Mapping[str, Any]] = by_scale(
+        {"books, bytes": {"rows": (BASELINE, RECURRENT)}},
+        {"books, bytes": {"rows": ON_BYTES}, "code": {"rows": ON_CODE}},
+        {"latex": {"rates": (0.5,)}, "code": CODE_OF_PAPER},
+    )
+    timed_rounds: int = by_scale(2, 20)
 
-    def of(self, text: str) -> Sizes:
+    def of(self, text: str) -> GateSizes:
         known = {"vocabulary": None} if TEXTS[text].as_bytes else {}
         changes = self.of_texts.get(text, {})
-        refuse_others(Sizes, [f.name for f in fields(Sizes)], changes)
+        refuse_others(GateSizes, [f.name for f in fields(GateSizes)], changes)
         return replace(self, **{**known, **changes})
 
 
-# On bytes those that claims are about; on code those that the paper has figures of.
-FEWER_ROWS: dict[str, dict[str, Any]] = {
-    "books, bytes": {
-        "rows": ("XL:512", "XL:2048", "Slide:12L", BASELINE, "Rec:lstm:skip", RECURRENT, "Feedback:fixed:skip")
-    },
-    "code": {"rows": tuple(row for row in PAPER if TEXTS["code"].told(row) is not None)},
-}
-SCALES = {
-    "smoke": Sizes(
-        **vars(replace(SMOKE, changes={**SMOKE.changes, "num_hidden_layers": 2})),
-        texts=("books", "books, bytes"),
-        of_texts={"books, bytes": {"rows": (BASELINE, RECURRENT)}},
-        timed_rounds=2,
-    ),
-    "laptop": Sizes(**vars(LAPTOP_OF_MANY), of_texts=FEWER_ROWS),
-    "paper": Sizes(
-        of_texts={
-            "latex": {"rates": (0.5,)},
-            "code": {
-                "rates": (0.25,),
-                "tokens_per_step": 8 * 131_072,
-                "tokens": 250_000 * 8 * 131_072,
-                "held": 2_000,  # files, of the twentieth of all that is held out
-            },
-        }
-    ),
-}
+SCALES = scales_of(GateSizes)
 CORPORA = {
     "smoke": dict.fromkeys(("books", "latex", "code"), "shakespeare"),
     "laptop": {"books": "pg19", "latex": "hub:EleutherAI/proof-pile-2:arxiv", "code": "installed-code"},
@@ -135,8 +118,8 @@ CORPORA = {
 }
 
 
-def runs(setting: Setting) -> list[Run]:
-    sizes: Sizes = setting.sizes
+def runs(setting: StudySetting) -> list[Run]:
+    sizes: GateSizes = setting.sizes
     _refuse_unknown("texts", sizes.texts, TEXTS)
     _refuse_unknown("of_texts", tuple(sizes.of_texts), TEXTS)
     found = []
@@ -153,11 +136,11 @@ def runs(setting: Setting) -> list[Run]:
 def _refuse_unknown(name: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
     for one in given:
         if one not in known:
-            raise ValueError(f"{name}={given!r}: there is no {one!r}; choose of {', '.join(map(repr, known))}")
+            raise FieldError(name, given, f"there is no {one!r}; choose of {', '.join(map(repr, known))}")
 
 
-def time_steps(sizes: Sizes, work: Work) -> Outcome:
-    """Processor time of a training step of every row, of equally many tokens, in turns: the medians."""
+def time_steps(sizes: GateSizes, work: Work) -> Outcome:
+    """The median processor time of a training step of every row, of equally many tokens; rows take turns."""
     vocabulary = sizes.vocabulary or 256
     tokens = min(sizes.tokens_per_step, LONGEST_TIMED_STEP)
     steps = {row.name: _step(row.config(sizes, vocab_size=vocabulary), tokens) for row in ROWS}
@@ -196,39 +179,36 @@ def _step(config: Any, tokens: int) -> Any:
     return step
 
 
-# --- what they come to -----------------------------------------------------------------------------
+# --- what they come to
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
-    texts: tuple[str, ...] = setting.sizes.texts
-    readings = {text: _readings(setting, outcomes, text) for text in texts}
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
+    found = {text: _of_text(setting, outcomes, text) for text in setting.sizes.texts}
     times = outcomes.get(TIMES, {}).get("relative", {})
     rows = []
     for row in ROWS:
-        found = {text: readings[text].of(row) for text in texts}
-        if not any(found.values()):
-            continue
-        cells = [row.name, f"{times[row.name]:.2f}" if row.name in times else "", _told(PAPER[row.name][0])]
-        for text in texts:
-            cells += [cell(found[text], 3), _told(TEXTS[text].told(row.name))]
-        rows.append(cells)
-    claims = [claim for text in texts for claim in _claims(text, readings[text])]
+        bits = {text: of_text.of(row, BITS) for text, of_text in found.items()}
+        if any(bits.values()):
+            cells = [row.name, f"{times[row.name]:.2f}" if row.name in times else "", _told(PAPER[row.name][0])]
+            rows.append(cells)
+            for text in found:
+                cells += [cell(bits[text], 3), _told(TEXTS[text].told(row.name))]
+    claims = [claim for text, of_text in found.items() for claim in _claims(text, of_text)]
     columns = ["model", "step time", "paper"]
-    for text in texts:
-        columns += [f"{TEXTS[text].corpus}, bits per {TEXTS[text].unit}", "paper"]
-    lost, about_lost = controls_table(readings, ROWS)
-    held = [claim for claim in claims if claim.verdict == "holds"]
+    for text in found:
+        columns += [f"{TEXTS[text].corpus}, {TEXTS[text].bits}", "paper"]
+    lost, about_lost = controls_table(found, ROWS)
+    held = sum(claim.verdict == HOLDS for claim in claims)
     return Report(
         "Gates, windows and memories: Table 1",
-        f"{len(held)} of {len(claims)} claims hold at this scale." if claims else "Too little has run to say anything.",
+        f"{held} of {len(claims)} claims hold at this scale." if claims else "Too little has run to say anything.",
         [Table("Table 1", columns, rows), *lost],
-        {"bits": plot(setting, readings)} if rows else {},
+        {"bits": plot(found)} if rows else {},
         claims,
         (
             OVER_SEEDS,
             "Step time: processor time of a training step of equally many tokens, in float32, relative to Slide:13L.",
-            *about_rates(readings, ROWS),
-            *about_starts(outcomes),
+            *about_trainings(found, ROWS, outcomes),
             *about_lost,
             "Rows keep their proportion to the base model; the paper's columns are of 12 layers and other texts, for "
             "the shape of the thing.",
@@ -236,72 +216,57 @@ def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
     )
 
 
-def _readings(setting: Setting, outcomes: Mapping[str, Outcome], text: str) -> BlockReadings:
-    return BlockReadings(replace(setting, sizes=setting.sizes.of(text)), outcomes, TEXTS[text].corpus)
+def _of_text(setting: StudySetting, outcomes: Mapping[str, Outcome], text: str) -> Outcomes:
+    return block_outcomes(replace(setting, sizes=setting.sizes.of(text)), outcomes, TEXTS[text].corpus)
 
 
 def _told(number: float | None) -> str:
     return "" if number is None else f"{number:g}"
 
 
-def _claims(text: str, readings: BlockReadings) -> list[Claim]:
+def _claims(text: str, found: Outcomes) -> list[Claim]:
     feedback = ("Feedback is better still", "Feedback:fixed:skip", RECURRENT)
     if text == "code":
         feedback = ("Feedback is worse", RECURRENT, "Feedback:fixed:skip")
-    compared = (
+    better_and_worse = (
         ("Recurrence is better than one more layer", RECURRENT, BASELINE),
         ("Recurrence is better than a window four times as long", RECURRENT, "XL:2048"),
         ("The fixed gate is better than the LSTM's, with skip", RECURRENT, "Rec:lstm:skip"),
         *([feedback] if text != "latex" else []),  # there the paper saw no difference
         ("Gradients through the window help: Slide against XL", "Slide:12L", "XL:512"),
     )
-    claims = []
-    for claim, better, worse in compared:
-        gain = over(readings.of(Row(worse)), readings.of(Row(better)))
+    compared: list[Compared] = []
+    for claim, better, worse in better_and_worse:
         told = [TEXTS[text].told(name) for name in (worse, better)]
-        if gain is not None:
-            saw = "not told" if None in told else f"{told[0]:g} -> {told[1]:g}"
-            claims.append(Claim(f"{claim} ({text})", saw, f"{gain.text(4)} bits per {TEXTS[text].unit}", verdict(gain)))
-    lost = readings.lost(Row(RECURRENT), "swapped")
-    if lost is not None:
-        claim = f"Its states are about the document: another's are worse (ours, {text})"
-        claims.append(Claim(claim, "not tested", f"{lost.text(4)} bits per {TEXTS[text].unit}", verdict(lost)))
-    return claims
+        saw = NOT_TOLD if None in told else f"{told[0]:g} -> {told[1]:g}"
+        compared.append((f"{claim} ({text})", saw, found.of(BlockRow(worse), BITS), found.of(BlockRow(better), BITS)))
+    swapped, own = (found.of(BlockRow(RECURRENT), path) for path in (f"{BITS}_swapped", BITS))
+    about = f"Its states are about the document: another's are worse (ours, {text})"
+    return judged([*compared, (about, NOT_TESTED, swapped, own)], TEXTS[text].bits)
 
 
-def plot(setting: Setting, readings: Mapping[str, BlockReadings]) -> Figure:
+def plot(found: Mapping[str, Outcomes]) -> Figure:
     """How much better than Slide:13L every row is, a panel for each text."""
-    figure = Figure(figsize=(3 + 2.2 * len(readings), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(readings), sharey=True, squeeze=False)[0]
-    names = [row.name for row in ROWS]
-    for panel, (text, found) in zip(panels, readings.items(), strict=True):
-        base = found.of(Row(BASELINE))
+    figure = Figure(figsize=(3 + 2.2 * len(found), 4.2), layout="constrained")
+    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+    for panel, (text, of_text) in zip(panels, found.items(), strict=True):
+        base = of_text.of(BlockRow(BASELINE), BITS)
         for place, row in enumerate(ROWS):
-            gain: Interval | None = over(base, found.of(row))
-            if gain is not None:
-                style = {"color": "0.0", "marker": "o" if row.name.startswith(("Rec", "Feed")) else "s"}
-                panel.errorbar(gain.mean, place, xerr=gain.half or 0, capsize=2, linewidth=0.8, markersize=4, **style)
+            marker = "o" if row.name.startswith(("Rec", "Feed")) else "s"
+            look: dict[str, Any] = {"capsize": 2, "linewidth": 0.8, "markersize": 4, "marker": marker}
+            mean_in_row(panel, place, over(base, of_text.of(row, BITS)), **look)
         panel.axvline(0, color="0.6", linewidth=0.8, linestyle=":")
-        panel.set_title(f"{TEXTS[text].corpus}, per {TEXTS[text].unit}")
+        panel.set_title(f"{TEXTS[text].corpus}, {TEXTS[text].bits.removeprefix('bits ')}")
     figure.supxlabel("bits better than Slide:13L", fontsize="medium")
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
+    name_rows(panels[0], [row.name for row in ROWS])
     return figure
 
 
 def check(work: Work) -> None:
-    """What is read, and what a user gave, even if it is for other texts than those of this scale."""
+    """Also checks corpora that a user gave for texts which this scale leaves out."""
     places = work.setting.corpora
     given = [name for name in places if places[name] != CORPORA[work.setting.scale][name]]
     check_texts(work, *dict.fromkeys([*(TEXTS[text].corpus for text in work.setting.sizes.texts), *given]))
 
 
-STUDY = Study(
-    "gates",
-    CORPORA,
-    SCALES,
-    runs,
-    report,
-    check,
-)
-STUDIES = [STUDY]
+STUDIES = [Study("gates", CORPORA, SCALES, runs, report, check)]

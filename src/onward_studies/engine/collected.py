@@ -1,6 +1,7 @@
-"""RESULTS.md, from what studies left in a folder: `python -m onward_studies.engine.collected results RESULTS.md`.
+"""RESULTS.md, from the folders of studies: `python -m onward_studies.engine.collected results RESULTS.md`.
 
-Each study's folder is a copy of OUT/SCALE/STUDY, and may hold a `notes.md`: what was looked for where a claim failed.
+Each folder is a copy of OUT/SCALE/STUDY, and may hold a `notes.md` about claims that failed. Their report.html files,
+which are not in git, are written again too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any
 from onward.utils.files import write_text
 from onward.utils.safe_json import field_of, read_json
 
-from .. import LINES, STUDIES
+from .. import ABOUT
 from .intervals import FAILS, HOLDS, UNSEEN
-from .reporting import RESULTS, Claim, Table, table_of
+from .page import RESULTS, write_page
+from .reporting import Claim, Table, claims_table
 
 VERDICTS = (HOLDS, FAILS, UNSEEN)
 BEGINNING = f"""# Results
@@ -30,20 +32,20 @@ How models are compared is told in [docs/studies.md](docs/studies.md).
 """
 
 
+def studies_in(folder: Path) -> list[str]:
+    """In the order of `onward study`."""
+    return [name for name in ABOUT if (folder / name / RESULTS).is_file()]
+
+
 def collect(folder: Path, page: Path) -> str:
-    """The text of `page`, whose links lead to `folder`; studies come in the order of `onward study`."""
-    found = {name: _results(file) for name in STUDIES if (file := _file(folder, name))}
+    """The text of `page`, whose links lead to `folder`."""
+    found = {name: _results(folder / name / RESULTS) for name in studies_in(folder)}
     if not found:
         raise FileNotFoundError(f"{folder} holds no study: copy OUT/SCALE/STUDY there, with its {RESULTS}")
     rows = [[f"[{name}](#{name})", *_counts(saved), saved["runs"], _hours(saved)] for name, saved in found.items()]
     overview = Table("All studies", ("study", *VERDICTS, "runs", "hours of one core"), rows)
     sections = [_section(name, saved, folder / name, page) for name, saved in found.items()]
     return "\n".join([BEGINNING, overview.markdown(), *sections])
-
-
-def _file(folder: Path, name: str) -> Path | None:
-    file = folder / name / RESULTS
-    return file if file.is_file() else None
 
 
 def _results(file: Path) -> dict[str, Any]:
@@ -67,15 +69,20 @@ def _hours(saved: Mapping[str, Any]) -> str:
 def _section(name: str, saved: Mapping[str, Any], folder: Path, page: Path) -> str:
     where = Path(os.path.relpath(folder, page.parent)).as_posix()
     claims = [Claim(**claim) for claim in saved["claims"]]
-    judged = table_of(claims).lines() if claims else f"{saved['summary']}\n"
+    judged = claims_table(claims).lines() if claims else f"{saved['summary']}\n"
     pictures = "".join(f"![{picture.stem}]({where}/{picture.name})\n" for picture in sorted(folder.glob("*.svg")))
     notes = folder / "notes.md"
     said = [notes.read_text(encoding="utf-8").strip() + "\n"] if notes.is_file() else []
     told = f"{saved['scale']} scale, {saved['seeds']} seeds, {saved['runs']}: [tables]({where}/table.md).\n"
-    parts = [f"## {name}\n", f"{LINES[name][1]}.\n", judged, *said, pictures, told]
+    parts = [f"## {name}\n", f"{ABOUT[name]}.\n", judged, *said, pictures, told]
     return "\n".join(part for part in parts if part)
 
 
+def main(results: Path, page: Path) -> None:
+    write_text(page, collect(results, page))
+    for name in studies_in(results):
+        write_page(results / name)
+
+
 if __name__ == "__main__":
-    of, to = map(Path, sys.argv[1:])
-    write_text(to, collect(of, to))
+    main(*map(Path, sys.argv[1:]))

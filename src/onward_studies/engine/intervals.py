@@ -1,4 +1,4 @@
-"""Means over seeds, and how sure they are."""
+"""Means over seeds, their confidence intervals, and verdicts about differences."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 HOLDS, FAILS, UNSEEN = "holds", "does not hold", "not visible at this scale"
+ABOUT_INTERVALS = "± is half a 95 % interval over seeds (Student)"
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, and how far the true one may be away with 95 % confidence; None of a single value."""
+    """A mean, and how far the true mean may be away with 95 % confidence; None for a single value."""
 
     mean: float
     half: float | None
@@ -20,7 +21,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        """By Student's distribution: seeds are few."""
+        """By Student's distribution, since seeds are few."""
         if not values:
             raise ValueError("an interval of no values: run at least one seed")
         mean = statistics.fmean(values)
@@ -42,7 +43,7 @@ class Interval:
 
 
 def students_t(freedom: int, confidence: float = 0.95) -> float:
-    """How many standard errors the true mean is away at most, at that confidence; `freedom`: values but one."""
+    """The half-width of an interval in standard errors; `freedom`: the number of values minus one."""
     low, high = 0.0, math.pi / 2  # the angle whose tangent is t / sqrt(freedom)
     for _ in range(60):
         middle = (low + high) / 2
@@ -51,8 +52,8 @@ def students_t(freedom: int, confidence: float = 0.95) -> float:
 
 
 def _share_within(angle: float, freedom: int) -> float:
-    """Of Student's distribution, between -t and t: a finite sum for whole degrees of freedom (Abramowitz and Stegun,
-    26.7.3 and 26.7.4)."""
+    """The probability that Student's t lies between -t and t: a finite sum for whole degrees of freedom (Abramowitz
+    and Stegun, 26.7.3 and 26.7.4)."""
     odd = freedom % 2
     term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
     for number in range(1 + odd, freedom, 2):
@@ -62,14 +63,14 @@ def _share_within(angle: float, freedom: int) -> float:
 
 
 def verdict(gain: Interval) -> str:
-    """On a claim that something is larger: whether the interval of the difference leaves out 0, and on which side."""
+    """On a claim that something is larger: whether the difference's interval excludes 0, and on which side."""
     if gain.low > 0:
         return HOLDS
     return FAILS if gain.high < 0 else UNSEEN
 
 
 def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
-    """Seed by seed, of those that both have."""
+    """Seed by seed, of the seeds that both have."""
     return {seed: ours[seed] - theirs[seed] for seed in sorted(set(ours) & set(theirs))}
 
 
@@ -80,7 +81,7 @@ def over(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval | N
 
 
 def cell(values: Mapping[int, float] | Interval | None, digits: int) -> str:
-    """For a table: the mean over seeds and its interval, or nothing."""
+    """For a table: the mean over seeds and its interval; empty without values."""
     if not values:
         return ""
     return (values if isinstance(values, Interval) else Interval.of(list(values.values()))).text(digits)

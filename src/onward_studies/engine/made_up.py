@@ -1,4 +1,4 @@
-"""Small tasks for the smoke scale, which needs no network: enough to run everything, too easy to say anything."""
+"""Small tasks for the smoke scale, which needs no network: enough to run everything, too easy to show anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def made_up_glue(folder: Path, train: int = 64, held: int = 32) -> Path:
         make_folder(folder / task)
         for split, count in (("train", train), ("dev", held)):
             lines = [head, *(line(draw, number) for number in range(count))]
-            write_text(folder / task / f"{split}.tsv", "\n".join(lines) + "\n")  # others may be reading it
+            write_text(folder / task / f"{split}.tsv", "\n".join(lines) + "\n")  # another process may be loading it
     return folder
 
 
@@ -42,7 +42,7 @@ PLACES, NAMES = ("athens", "rome", "troy", "venice", "verona", "egypt"), ("cassi
 
 
 def made_up_questions(count: int, seed: int, paragraphs: int = 4, yes_or_no_every: int = 3) -> list[Question]:
-    """Who rules a place, or, every so often, whether its ruler is good: each paragraph is about another place."""
+    """Who rules a place, or whether its ruler is good. Each paragraph is about another place."""
     draw = random.Random(seed)
     return [
         _made_up_question(draw, f"{seed}-{number}", number % yes_or_no_every == 0, paragraphs)

@@ -1,8 +1,7 @@
-"""What a study would take before it is run: every model at its full size, built where tensors have no values.
+"""What a study would take at the papers' scale: every model at its full size, built on the meta device.
 
-FLOPs are counted in a forward pass, training takes three times as many (four where windows are run again). Memory is
-that of weights, gradients and optimiser, and what the counted pass keeps for its gradients, all in float32. Processors
-are taken to reach 40 % of what they could, which well-fed ones do.
+FLOPs are counted in a forward pass; training takes three times as many (four where windows are run again). Memory is
+that of weights, gradients and optimizer, and of what the pass keeps for its gradients, all in float32.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from onward.utils.fields import FieldError
+
 from .reporting import Table
 
 # Matrix products per second in bfloat16, and bytes of memory.
@@ -25,15 +26,15 @@ GPUS: dict[str, tuple[float, float]] = {
     "H100": (9.89e14, 80e9),
 }
 UTILISATION = 0.4
-BYTES_PER_PARAMETER = 16  # float32: weights, gradients, and two numbers of the optimiser's
+BYTES_PER_PARAMETER = 16  # float32: weights, gradients, and two numbers of the optimizer's
 # In GPT-2's tokens, about.
 TOKENS_OF = {"wikitext-103": 118_000_000, "pg19": 115_000_000}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """`tokens` to train on, None where it is not known before the text is read; `kept`, the bytes that a row of a step
-    keeps for its gradients, and `rows` in a step."""
+class RunPlan:
+    """`tokens` to train on, None if that is not known before the text is loaded; `rows` of a step, and the bytes that
+    each keeps for its gradients."""
 
     parameters: int
     flops_per_token: float
@@ -50,19 +51,19 @@ class Plan:
 
 def plan_of(
     build: Callable[[], Any], length: int, rows: int, tokens: int | None, again: bool = False, **inputs: Any
-) -> Plan:
-    """Builds a model without values, and reads a row of `length` tokens."""
+) -> RunPlan:
+    """Builds a model without values, and runs it over a row of `length` tokens."""
     with torch.device("meta"):
         model = build().train()
         ids = torch.zeros(1, length, dtype=torch.long)
-        kept = _Kept(model)
+        kept = _KeptBytes(model)
         with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(kept.pack, _same):
             model(ids, **inputs)
-    return Plan(model.num_parameters(), counter.get_total_flops() / length, tokens, rows, kept.bytes, again)
+    return RunPlan(model.num_parameters(), counter.get_total_flops() / length, tokens, rows, kept.bytes, again)
 
 
-class _Kept:
-    """Counts what autograd keeps, each tensor once, and parameters not at all."""
+class _KeptBytes:
+    """Counts what autograd keeps, each tensor once and without parameters."""
 
     def __init__(self, model: torch.nn.Module):
         self.bytes = 0
@@ -84,7 +85,7 @@ def gpus(text: str) -> tuple[str, int]:
     """ "8xA100" -> A100, 8."""
     match = re.fullmatch(r"(\d+)\s*[x×]\s*(\w+)", text)
     if not match or match[2] not in GPUS or int(match[1]) < 1:
-        raise ValueError(f"--gpus {text}: write how many and which, as 8xA100; known are {', '.join(GPUS)}")
+        raise FieldError("gpus", text, f"write how many and which, as 8xA100; known are {', '.join(GPUS)}")
     return match[2], int(match[1])
 
 
@@ -96,7 +97,7 @@ def table(runs: Sequence[Any], on: str) -> Table:
     for run in runs:
         if run.plan is None:
             continue
-        plan: Plan = run.plan()
+        plan: RunPlan = run.plan()
         flops = plan.training_flops
         hours = None if flops is None else flops / (speed * UTILISATION * count) / 3600
         total += hours or 0
@@ -104,44 +105,31 @@ def table(runs: Sequence[Any], on: str) -> Table:
         at_once = max(0, int(room * 0.9 // max(1, plan.kept)))
         share = -(-plan.rows // count)
         needed = BYTES_PER_PARAMETER * plan.parameters + min(share, max(1, at_once)) * plan.kept
-        rows.append(
-            [
-                run.name,
-                f"{plan.parameters:,}",
-                f"{plan.flops_per_token:.3g}",
-                "" if plan.formula is None else f"{plan.formula:.3g}",
-                "" if plan.tokens is None else f"{plan.tokens:.3g}",
-                "" if hours is None else _time(hours),
-                f"{needed / 1e9:.1f} GB" if at_once else "too much",
-                f"{min(share, at_once)} of {share}",
-            ]
-        )
-    rows.append(["all", "", "", "", "", _time(total), "", ""])
-    return Table(f"On {count} × {name}, at {UTILISATION:.0%} of its speed", COLUMNS, rows)
+        cells = {
+            "run": run.name,
+            "parameters": f"{plan.parameters:,}",
+            "FLOPs/token, forward": f"{plan.flops_per_token:.3g}",
+            "the paper's": "" if plan.formula is None else f"{plan.formula:.3g}",
+            "tokens": "" if plan.tokens is None else f"{plan.tokens:.3g}",
+            "time": "" if hours is None else _time(hours),
+            "memory of each": f"{needed / 1e9:.1f} GB" if at_once else "too much",
+            "rows at once": f"{min(share, at_once)} of {share}",
+        }
+        rows.append(cells)
+    rows.append({**dict.fromkeys(rows[0] if rows else ("run", "time"), ""), "run": "all", "time": _time(total)})
+    return Table.of(f"On {count} × {name}, at {UTILISATION:.0%} of its speed", rows)
 
 
 def _time(hours: float) -> str:
     return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
 
 
-def left_out(runs: Sequence[Any]) -> list[str]:
-    """What the table does not tell."""
+def caveats(runs: Sequence[Any]) -> list[str]:
+    """What the table leaves out."""
     others = [run.name for run in runs if run.plan is None]
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     return [
         *([f"Not counted: {', '.join(others[:3])}{more}."] if others else []),
-        f"{UTILISATION:.0%} is what well-fed processors reach: windows that follow each other keep them less busy, and "
-        "reading and checkpoints take time, too.",
+        f"{UTILISATION:.0%} is what well-fed processors reach. Windows that follow each other keep them less busy, and "
+        "loading texts and writing checkpoints take time too.",
     ]
-
-
-COLUMNS = (
-    "run",
-    "parameters",
-    "FLOPs/token, forward",
-    "the paper's",
-    "tokens",
-    "time",
-    "memory of each",
-    "rows at once",
-)

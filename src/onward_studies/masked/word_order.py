@@ -1,4 +1,4 @@
-"""What a masked language model takes from the order of words: its loss while the visible ones of a row are shuffled."""
+"""What a masked language model gains from the order of words: its loss when visible words are shuffled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS_AT_ONCE = 32
 
 
 def shuffled(ids: Tensor, labels: Tensor, hiding: Hiding, number: int) -> Tensor:
-    """ids: [n] -> [n]. Tokens that are asked for stay where they are, and special ones; `number` decides the order."""
+    """ids: [n] -> [n]. Hidden and special tokens stay where they are; `number` is the seed of the order."""
     generator = torch.Generator().manual_seed(random.Random(f"word order {number}").getrandbits(63))
     visible = ((labels == IGNORED) & ~hiding.special[ids]).nonzero()[:, 0]
     mixed = ids.clone()
@@ -26,7 +26,7 @@ def shuffled(ids: Tensor, labels: Tensor, hiding: Hiding, number: int) -> Tensor
 
 @torch.inference_mode()
 def losses(model: BertForMaskedLM, texts: PackedTexts, pad: int) -> dict[str, float]:
-    """The mean over hidden tokens, in nats: of rows as they are, and shuffled."""
+    """The mean over hidden tokens, in nats: of rows "in_order", and "shuffled"."""
     model.eval()
     totals, tokens = {"in_order": 0.0, "shuffled": 0.0}, 0
     with only_hidden_logits(model):

@@ -10,37 +10,24 @@ from onward.data.questions import NO, SPAN, YES, Loaded, Question, load_texts, r
 from onward.finetuning import DataError
 
 from ..engine.made_up import made_up_questions
-from ..engine.reporting import Claim, Report, Table, summary_of
-from ..engine.study import Outcome, Setting, Study
+from ..engine.reporting import NOT_TESTED, Claim, Report, Table, summary_of
+from ..engine.study import Outcome, Study, StudySetting
+from . import tables
 from .runs import runs
 from .scores import YesNoScores
-from .tables import (
-    ABOUT_SEEDS,
-    ABOUT_SWAPPED,
-    NOT_TESTED,
-    Compared,
-    Found,
-    Measure,
-    about_rates,
-    judged,
-    kinds_table,
-    model_rows,
-    own_claims,
-    plot,
-)
+from .tables import Measure, QuestionOutcomes
 from .task import (
     DISJOINT,
-    LAPTOP,
     MADE_UP,
     PAPERS,
-    SMOKE,
     Given,
-    Sizes,
-    Task,
+    QuestionSizes,
+    QuestionTask,
     not_about,
     questions_of,
     questions_tested,
 )
+from .task import SCALES as QUESTION_SCALES
 
 BOOLQ, NO_DOCUMENTS = "hub:google/boolq", "none"
 ON_THE_HUB = {"train": BOOLQ, "test": BOOLQ, "documents": NO_DOCUMENTS}
@@ -50,18 +37,18 @@ CORPORA = {
     "paper": ON_THE_HUB,
 }
 SCALES = {
-    "smoke": replace(SMOKE, longest=40),
-    "laptop": replace(LAPTOP, longest=384, questions=800, tested=250, probe_questions=200, rates=(5e-5, 2e-4)),
-    # No paper has sizes of it: as Table 3's, in windows so short that most passages of the Hub's fill more than one.
-    "paper": Sizes(window=128, longest=4096, questions=9000, held=400),
+    "smoke": replace(QUESTION_SCALES["smoke"], longest=40),
+    "laptop": replace(QUESTION_SCALES["laptop"], longest=384, tested=250, probe_questions=200, rates=(5e-5, 2e-4)),
+    # No paper has it: sizes of Table 3, with windows so short that most passages of the Hub fill more than one.
+    "paper": QuestionSizes(window=128, longest=4096, questions=9000, held=400),
 }
 
 
-# --- questions -------------------------------------------------------------------------------------
+# --- questions
 
 
-def read(setting: Setting) -> Given:
-    """No article is tested twice, so that a swapped memory is of another one; none of them is learned from."""
+def read(setting: StudySetting) -> Given:
+    """No article is tested twice, so that a swapped memory is of another one; no tested article is trained on."""
     place = setting.corpora["documents"]
     load = partial(read_questions, documents=None if place == NO_DOCUMENTS else load_texts(place))
     made_up = partial(made_up_questions, yes_or_no_every=1)
@@ -89,68 +76,64 @@ PASSAGE_TOKENS, ARTICLE_TOKENS, QUESTION_TOKENS = 140, 3500, 12
 """Of BoolQ and of the articles that it asks about, about."""
 
 
-def context_tokens(setting: Setting) -> int:
+def context_tokens(setting: StudySetting) -> int:
     whole = PASSAGE_TOKENS if setting.corpora["documents"] == NO_DOCUMENTS else ARTICLE_TOKENS
     return min(whole, setting.sizes.longest or whole)
 
 
-TASK = Task("boolq", (YES, NO), read, YesNoScores.of, QUESTION_TOKENS, context_tokens, BOOLQ)
+TASK = QuestionTask("boolq", (YES, NO), read, YesNoScores.of, QUESTION_TOKENS, context_tokens, BOOLQ)
 
 
-# --- what its runs come to -------------------------------------------------------------------------
+# --- what its runs come to
 
 ACCURACY, LOSS = Measure("accuracy", "accuracy"), Measure("loss", "loss", 3)
 TRIVIAL = "always the commoner answer"
 
 
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
-    found = Found(TASK, setting, outcomes)
-    rows = model_rows(found, (LOSS, ACCURACY), ACCURACY.value)
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
+    found = QuestionOutcomes(TASK, setting, outcomes)
+    rows = tables.model_rows(found, (LOSS, ACCURACY), ACCURACY.value)
     claims = _claims(found)
-    tables, figures = [], {}
+    shown, figures = [], {}
     if rows:
-        share, loss = (_trivial(found, value) for value in ("majority", "majority_loss"))
+        # These are the same for all runs, which have the same test questions.
+        share, loss = (found.first(found.names[0], f"read/true/{value}") for value in ("majority", "majority_loss"))
         rows.insert(0, [TRIVIAL, "", f"{loss:.3f}", f"{share:.2f}", ""])
         panels = (Measure(ACCURACY.value, "accuracy (%)"), Measure(LOSS.value, "loss (nats)"))
-        tables = [Table("Yes or no about whole articles", COLUMNS, rows), kinds_table(found, ACCURACY)]
-        figures = {"accuracy_and_loss": plot(found, panels, (share, loss))}
+        shown = [Table("Yes or no about whole articles", COLUMNS, rows), tables.kinds_table(found, ACCURACY)]
+        figures = {"accuracy_and_loss": tables.plot(found, panels, (share, loss))}
     notes = [*_notes(setting), *_left_out(outcomes)]
-    return Report("Yes or no over many windows", summary_of(claims), tables, figures, claims, notes)
+    return Report("Yes or no over many windows", summary_of(claims), shown, figures, claims, notes)
 
 
 COLUMNS = ("model", "learning rate", "loss, nats", "accuracy", "accuracy over disjoint")
 
 
-def _trivial(found: Found, value: str) -> float:
-    """The same for all runs, which have the same test questions."""
-    return next(iter(found.of(found.names[0], value).values()))
-
-
-def _claims(found: Found) -> list[Claim]:
-    accuracy = partial(found.of, value=ACCURACY.value)
-    disjoint, trivial = accuracy(DISJOINT), found.of(DISJOINT, "majority")
-    compared: list[Compared] = [
+def _claims(found: QuestionOutcomes) -> list[Claim]:
+    accuracy = partial(found.score, value=ACCURACY.value)
+    disjoint, trivial = accuracy(DISJOINT), found.score(DISJOINT, "majority")
+    compared = [
         ("Disjoint windows answer better than always the commoner answer (ours)", NOT_TESTED, disjoint, trivial),
         ("Recurrence as in the paper raises accuracy (ours)", NOT_TESTED, accuracy(PAPERS), disjoint),
     ]
-    return [*judged(compared, "points", 2), *own_claims(found, ACCURACY, LOSS_OF_ANSWERS)]
+    return [*tables.points(compared), *tables.own_claims(found, ACCURACY, LOSS_OF_ANSWERS)]
 
 
 LOSS_OF_ANSWERS = Measure(LOSS.value, "the loss of answers")
 
 
-def _notes(setting: Setting) -> list[str]:
-    sizes: Sizes = setting.sizes
+def _notes(setting: StudySetting) -> list[str]:
+    sizes: QuestionSizes = setting.sizes
     cut = "" if sizes.longest is None else f", of the first {sizes.longest:,} tokens of an article"
     notes = [
         f"{sizes.encoder}, windows of {sizes.window} tokens{cut}, each of which begins with the question.",
-        f"Accuracy in percent. {ABOUT_SEEDS}",
+        f"Accuracy in percent. {tables.ABOUT_SEEDS}",
         f"{TRIVIAL}: what is right without reading; its loss is that of knowing how common answers are. A model that "
         "is no better has not learned to answer, and its memory shows nothing either.",
         "Loss: how sure models are of the right answer, of all test questions; it shows differences that accuracy "
         "cannot.",
-        ABOUT_SWAPPED,
-        *about_rates(sizes),
+        tables.ABOUT_SWAPPED,
+        *tables.about_rates(sizes),
     ]
     if BOOLQ in (setting.corpora["train"], setting.corpora["test"]):
         notes.append(
@@ -161,7 +144,7 @@ def _notes(setting: Setting) -> list[str]:
 
 
 def _left_out(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """The same for all runs, which read the same files."""
+    """The same for all runs, which load the same files."""
     counts: Mapping[str, int] = next(iter(outcomes.values()))["left_out"] if outcomes else {}
     if not any(counts.values()):
         return []
@@ -169,12 +152,4 @@ def _left_out(outcomes: Mapping[str, Outcome]) -> list[str]:
     return [f"Questions whose articles are missing were left out: {listed}."]
 
 
-STUDY = Study(
-    "boolq",
-    CORPORA,
-    SCALES,
-    partial(runs, TASK),
-    report,
-    TASK.check,
-)
-STUDIES = [STUDY]
+STUDIES = [Study("boolq", CORPORA, SCALES, partial(runs, TASK), report, TASK.check)]

@@ -1,10 +1,10 @@
-"""The runs of studies of questions: trials of learning rates, and every variant with every seed."""
+"""Runs of studies of questions: a reader for every variant and seed is trained and tested."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformers import (
     BertForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    RobertaConfig,
     set_seed,
 )
 
@@ -24,75 +25,121 @@ from onward.data import Document
 from onward.data.questions import SPAN
 from onward.data.vocabularies import train_vocabulary
 from onward.models.pretrained import load_backbone
+from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
 from onward.training import NonFiniteLossError
 from onward.training.checkpoints import UNFINISHED, discard_unfinished
-from onward.training.progress import RunsProgress
 from onward.utils.files import put_all_in_place
 from onward.utils.safe_json import write_json
 
+from ..engine.folders import MODEL
 from ..engine.made_up import made_up_questions
-from ..engine.study import MODEL, Outcome, Run, Setting, Work
-from ..engine.training_runs import ORDER_SEED, has_bf16
-from .plans import plan
-from .reader import InOrder, QuestionReader, Recipe, answer, answer_own_and_swapped, collate, learn, span_head
+from ..engine.planning import RunPlan, plan_of
+from ..engine.sizes import all_but
+from ..engine.study import Outcome, Run, StudySetting
+from ..engine.texts import ORDER_SEED
+from ..engine.trainings import has_bf16
+from ..engine.trials import Training, Trials
+from ..engine.work import Work
+from .answering import answer, answer_own_and_swapped
+from .reader import InOrder, QuestionReader, Recipe, collate, learn, span_head
 from .scores import Answers
-from .task import DISJOINT, MADE_UP, OURS, Prepared, Sizes, Task, carries, prepare, slug, variants
+from .task import (
+    DISJOINT,
+    MADE_UP,
+    OURS,
+    PreparedQuestions,
+    QuestionSizes,
+    QuestionTask,
+    carries,
+    prepare,
+    slug,
+    variants,
+)
 
 
-def runs(task: Task, setting: Setting) -> list[Run]:
-    sizes: Sizes = setting.sizes
-    tried = {kind: _trials(task, setting, kind) for kind in (DISJOINT, OURS)} if len(sizes.rates) > 1 else {}
-    main = [_main(task, setting, name, seed, tried) for seed in range(setting.seeds) for name in variants(sizes)]
-    return [*(trial for of_kind in tried.values() for trial in of_kind), *main]
-
-
-def _trials(task: Task, setting: Setting, name: str) -> list[Run]:
-    sizes: Sizes = setting.sizes
-    return [
-        Run(
-            f"{task.name}-rate-{slug(name)}-{rate:g}",
-            _settings(setting, name, 0, sizes.probe_questions, 1) | {"rate": rate},
-            partial(_train, task, setting, name, 0, rate, sizes.probe_questions, 1),
-            size=task.tokens(setting, sizes.probe_questions),
-            by="one",
-            outcome_only=True,
-        )
-        for rate in sizes.rates
+def runs(task: QuestionTask, setting: StudySetting) -> list[Run]:
+    """Trials of learning rates for disjoint windows and for recurrence, and every variant with every seed."""
+    trials = Trials(setting.sizes.rates)
+    for name in (DISJOINT, OURS):
+        trials.add(name, _training(task, setting, name, 0, trial=True))
+    mains = [
+        trials.main(DISJOINT if name == DISJOINT else OURS, _training(task, setting, name, seed))
+        for seed in range(setting.seeds)
+        for name in variants(setting.sizes)
     ]
+    return [*trials.runs, *mains]
 
 
-def _main(task: Task, setting: Setting, name: str, seed: int, trials: Mapping[str, Sequence[Run]]) -> Run:
-    """With the learning rate that was best: of disjoint windows, or of recurrence."""
-    sizes: Sizes = setting.sizes
-    tried = [run.name for run in trials.get(DISJOINT if name == DISJOINT else OURS, ())]
-
-    def do(work: Work) -> Outcome:
-        rate = work.best_rate(tried, sizes.rates[0])
-        return _train(task, setting, name, seed, rate, sizes.questions, sizes.epochs, work, tested=True)
-
-    return Run(
-        task.run_name(name, seed),
-        _settings(setting, name, seed, sizes.questions, sizes.epochs) | {"rate": f"the best of {sizes.rates}"},
-        do,
-        tuple(tried),
-        sizes.epochs * task.tokens(setting, sizes.questions),
-        plan=partial(plan, task, setting, name),
+def _training(task: QuestionTask, setting: StudySetting, name: str, seed: int, trial: bool = False) -> Training:
+    sizes: QuestionSizes = setting.sizes
+    questions, epochs = (sizes.probe_questions, 1) if trial else (sizes.questions, sizes.epochs)
+    return Training(
+        f"{task.name}-rate-{slug(name)}" if trial else task.run_name(name, seed),
+        _settings(setting, name, seed, questions, epochs),
+        partial(_train, task, setting, name, seed, questions, epochs, not trial),
+        (),
+        epochs * task.tokens(setting, questions),
+        partial(plan, task, setting, name),
         by="one",
     )
 
 
-def _settings(setting: Setting, name: str, seed: int, questions: int, epochs: int) -> dict[str, Any]:
+def _settings(setting: StudySetting, name: str, seed: int, questions: int, epochs: int) -> dict[str, Any]:
     left_out = ("questions", "epochs", "rates", "probe_questions", "checkpoint_every", "checkpointing")
-    sizes = {f.name: getattr(setting.sizes, f.name) for f in fields(Sizes) if f.name not in left_out}
+    sizes = all_but(setting.sizes, QuestionSizes, left_out)
     drawn = {"questions": questions, "of": setting.sizes.questions, "epochs": epochs, "seed": seed, "order": ORDER_SEED}
     return {**sizes, **drawn, "variant": name, "corpora": dict(setting.corpora)}
 
 
-# --- models ----------------------------------------------------------------------------------------
+# --- plans
 
 
-def load_encoder(sizes: Sizes, kinds: Sequence[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """With a head for the kinds of answers, drawn anew."""
+def plan(task: QuestionTask, setting: StudySetting, name: str) -> RunPlan:
+    """Of the encoder, which does nearly all of the work. All windows of a question are kept for their gradients, unless
+    there are checkpoints at the bottleneck."""
+    sizes: QuestionSizes = setting.sizes
+    config = variants(sizes)[name]
+    config.backbone, config.head, config.causal = roberta(task.kinds), "sequence-classification", False
+    with torch.device("meta"):
+        reader = WindowRecurrentForSequenceClassification(config)
+        mask = torch.zeros(1, 1, sizes.window, sizes.window)  # without one, transformers needs values to make it
+    known = setting.corpora["train"] == task.planned_for
+    tokens = sizes.epochs * task.tokens(setting, sizes.questions) if known else None
+    read = plan_of(lambda: reader.backbone, sizes.window, sizes.rows, tokens, sizes.checkpointing, attention_mask=mask)
+    room = sizes.window - task.question_tokens
+    windows = 1 if sizes.checkpointing else -(-task.tokens(setting, 1) // room)
+    of_span_head = 2 * config.hidden_size + 2 if SPAN in task.kinds else 0
+    return replace(
+        read,
+        parameters=reader.num_parameters() + of_span_head,
+        flops_per_token=read.flops_per_token * sizes.window / room,  # the question is in every window
+        kept=windows * read.kept,
+    )
+
+
+def roberta(kinds: Sequence[str]) -> RobertaConfig:
+    """The configuration of roberta-base, without downloading it."""
+    return RobertaConfig(
+        vocab_size=50_265,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        id2label=dict(enumerate(kinds)),
+    )
+
+
+# --- models
+
+
+def load_encoder(sizes: QuestionSizes, kinds: Sequence[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """With a new head for the kinds of answers."""
     if sizes.encoder != MADE_UP:
         return load_backbone(sizes.encoder, AutoModelForSequenceClassification, num_labels=len(kinds))
     texts = [Document(q.id, f"{q.question} {q.context}") for q in made_up_questions(60, 0)]
@@ -109,8 +156,10 @@ def load_encoder(sizes: Sizes, kinds: Sequence[str]) -> tuple[PreTrainedModel, P
     return BertForSequenceClassification(config), tokenizer
 
 
-def build(sizes: Sizes, kinds: Sequence[str], name: str, seed: int) -> tuple[QuestionReader, PreTrainedTokenizerBase]:
-    """Heads are drawn before the carrier: they are the same for all variants of a seed."""
+def build(
+    sizes: QuestionSizes, kinds: Sequence[str], name: str, seed: int
+) -> tuple[QuestionReader, PreTrainedTokenizerBase]:
+    """Heads are initialized before the carrier, so they are the same for all variants of a seed."""
     set_seed(seed)
     encoder, tokenizer = load_encoder(sizes, kinds)
     spans = span_head(encoder.config) if SPAN in kinds else None
@@ -120,23 +169,23 @@ def build(sizes: Sizes, kinds: Sequence[str], name: str, seed: int) -> tuple[Que
     return model, tokenizer
 
 
-# --- training --------------------------------------------------------------------------------------
+# --- training and testing
 
 
 def _train(
-    task: Task,
-    setting: Setting,
+    task: QuestionTask,
+    setting: StudySetting,
     name: str,
     seed: int,
-    rate: float,
     questions: int,
     epochs: int,
+    tested: bool,
+    rate: float,
     work: Work,
-    tested: bool = False,
 ) -> Outcome:
-    sizes: Sizes = setting.sizes
+    sizes: QuestionSizes = setting.sizes
     model, tokenizer = build(sizes, task.kinds, name, seed)
-    prepared: Prepared = work.once("questions", lambda: prepare(task, setting, tokenizer))
+    prepared: PreparedQuestions = work.once("questions", lambda: prepare(task, setting, tokenizer))
     padding = tokenizer.pad_token_id
     train = prepared.train[:questions]
     bf16 = work.in_bf16(has_bf16())
@@ -152,7 +201,7 @@ def _train(
     }
     collator = partial(collate, padding=padding, kinds=task.kinds)
     recipe = Recipe(rate, sizes.carrier_rate, sizes.rows, sizes.warmup, seed, sizes.checkpoint_every, bf16)
-    callbacks = [work.display] if isinstance(work.display, RunsProgress) else []
+    callbacks = [work.display] if work.display else []
     started = time.monotonic()
     try:
         ordered = InOrder(train, sizes.rows, epochs, seed)

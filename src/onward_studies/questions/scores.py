@@ -1,4 +1,4 @@
-"""What answers come to: F1 and exact match as HotpotQA has them, or the share of yes and no that is right."""
+"""Scores of answers: F1 and exact match as HotpotQA has them, or the share of yes and no that is right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onward.finetuning.squad import exact_match, f1, normalize
 
 @dataclass(frozen=True)
 class Answers:
-    """`loss` is as in training: that of kinds, and `span_loss` where answers are spans; in nats."""
+    """`loss`, in nats, is as in training: the loss of kinds, plus `span_loss` where answers are spans."""
 
     questions: list[Question]
     texts: list[str]
@@ -22,8 +22,8 @@ class Answers:
 
 @dataclass(frozen=True)
 class SpanScores:
-    """In percent, of all questions and by kind of answer; and the loss of spans, which shows more than scores can while
-    most answers are wrong."""
+    """In percent, of all questions and by kind of answer; and the loss of spans, which shows differences that scores
+    cannot while most answers are wrong."""
 
     f1: float
     exact_match: float
@@ -42,8 +42,8 @@ class SpanScores:
 
 @dataclass(frozen=True)
 class YesNoScores:
-    """In percent, of all questions and by the right answer; `majority` is that of always giving the commoner one, and
-    `majority_loss` that of knowing no more than how common it is."""
+    """In percent, of all questions and by the right answer; `majority` is the accuracy of always giving the commoner
+    one, and `majority_loss` the loss of knowing only how common it is."""
 
     accuracy: float
     majority: float

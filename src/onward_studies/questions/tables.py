@@ -1,4 +1,4 @@
-"""What runs of questions come to: rows of tables, claims and pictures that their studies share."""
+"""What reports of studies of questions have in common: rows of tables, claims, notes and a figure."""
 
 from __future__ import annotations
 
@@ -8,83 +8,65 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from ..engine.intervals import Interval, cell, over, verdict
-from ..engine.reporting import Claim, Table
-from ..engine.study import Outcome, Setting
-from .task import CONSTANT, DISJOINT, OURS, Sizes, Task, variants
-
-
-class Found:
-    """Looks up scores on test questions: a number for each seed that has ended."""
-
-    def __init__(self, task: Task, setting: Setting, outcomes: Mapping[str, Outcome]):
-        self.task, self.seeds, self.outcomes = task, setting.seeds, outcomes
-        self.names = [name for name in variants(setting.sizes) if self.ended(name)]
-
-    def ended(self, name: str) -> dict[int, Outcome]:
-        names = {seed: self.task.run_name(name, seed) for seed in range(self.seeds)}
-        return {seed: self.outcomes[run] for seed, run in names.items() if "read" in self.outcomes.get(run, {})}
-
-    def of(self, name: str, value: str, read: str = "true") -> dict[int, float]:
-        return {s: o["read"][read][value] for s, o in self.ended(name).items() if read in o["read"]}
-
-    def of_kind(self, name: str, value: str, kind: str) -> dict[int, float]:
-        by_kind = {seed: outcome["read"]["true"]["by_kind"] for seed, outcome in self.ended(name).items()}
-        return {seed: found[kind][value] for seed, found in by_kind.items() if kind in found}
+from ..engine.figures import mean_in_row, name_rows
+from ..engine.intervals import ABOUT_INTERVALS, cell, over
+from ..engine.outcomes import Outcomes
+from ..engine.reporting import NOT_TESTED, Claim, Compared, Table, judged
+from ..engine.study import Outcome, StudySetting
+from .task import CONSTANT, DISJOINT, OURS, QuestionSizes, QuestionTask, variants
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of the scores: what they call it, what a reader does, and how many digits of it are told."""
+    """A number of the scores: its name in outcomes, its name for a reader, and its digits."""
 
     value: str
     label: str
     digits: int = 2
 
 
-def model_rows(found: Found, measures: Sequence[Measure], score: str) -> list[list[str]]:
-    """Of each model, and of its swapped memories: learning rate, measures, and how much better its score is than that
-    of disjoint windows."""
+class QuestionOutcomes(Outcomes):
+    """Scores on test questions, of the models `names` that have been tested."""
+
+    def __init__(self, task: QuestionTask, setting: StudySetting, outcomes: Mapping[str, Outcome]):
+        super().__init__(setting, outcomes, task.run_name)
+        self.kinds = task.kinds
+        self.names = [name for name in variants(setting.sizes) if self.of(name, "read")]
+
+    def score(self, name: str, value: str, read: str = "true") -> dict[int, float]:
+        return self.of(name, f"read/{read}/{value}")
+
+
+def model_rows(found: QuestionOutcomes, measures: Sequence[Measure], score: str) -> list[list[str]]:
+    """Each model, and with swapped memories: learning rate, measures, and the gain in score over disjoint windows."""
     rows = []
     for name in found.names:
-        rate = next(iter(found.ended(name).values()))["learning_rate"]
-        for read, called in (("true", [name, f"{rate:g}"]), ("swapped", [f"{name}, swapped", ""])):
-            if scores := found.of(name, score, read):
-                cells = [cell(found.of(name, measure.value, read), measure.digits) for measure in measures]
-                gain = "" if name == DISJOINT else cell(over(scores, found.of(DISJOINT, score)), 2)
+        rate = f"{found.first(name, 'learning_rate'):g}"
+        for read, called in (("true", [name, rate]), ("swapped", [f"{name}, swapped", ""])):
+            if scores := found.score(name, score, read):
+                cells = [cell(found.score(name, measure.value, read), measure.digits) for measure in measures]
+                gain = "" if name == DISJOINT else cell(over(scores, found.score(DISJOINT, score)), 2)
                 rows.append([*called, *cells, gain])
     return rows
 
 
-def kinds_table(found: Found, measure: Measure) -> Table:
-    rows = [
-        [name, *(cell(found.of_kind(name, measure.value, kind), measure.digits) for kind in found.task.kinds)]
-        for name in found.names
-    ]
-    return Table(f"{measure.label.capitalize()} by kind of answer", ("model", *found.task.kinds), rows)
+def kinds_table(found: QuestionOutcomes, measure: Measure) -> Table:
+    rows = []
+    for name in found.names:
+        scores = [found.score(name, f"by_kind/{kind}/{measure.value}") for kind in found.kinds]
+        rows.append([name, *(cell(of_kind, measure.digits) for of_kind in scores)])
+    return Table(f"{measure.label.capitalize()} by kind of answer", ("model", *found.kinds), rows)
 
 
-# --- claims ----------------------------------------------------------------------------------------
-
-NOT_TESTED = "not tested"
-Compared = tuple[str, str, Mapping[int, float], Mapping[int, float]]
-"""A claim, what the paper saw of it, and by seed what should be the larger and the smaller number."""
+def points(compared: Sequence[Compared]) -> list[Claim]:
+    return judged(compared, "points better", 2)
 
 
-def judged(compared: Sequence[Compared], unit: str, digits: int) -> list[Claim]:
-    claims = []
-    for claim, saw, larger, smaller in compared:
-        gain = over(larger, smaller)
-        if gain is not None:
-            claims.append(Claim(claim, saw, f"{gain.text(digits)} {unit} better", verdict(gain)))
-    return claims
-
-
-def own_claims(found: Found, score: Measure, loss: Measure) -> list[Claim]:
+def own_claims(found: QuestionOutcomes, score: Measure, loss: Measure) -> list[Claim]:
     """About recurrence with residual vectors, beside its controls."""
-    scores, losses = partial(found.of, value=score.value), partial(found.of, value=loss.value)
+    scores, losses = partial(found.score, value=score.value), partial(found.score, value=loss.value)
     ours, swapped = scores(OURS), scores(OURS, read="swapped")
-    points: list[Compared] = [
+    higher: list[Compared] = [
         (f"Recurrence with residual vectors raises {score.label} (ours)", NOT_TESTED, ours, scores(DISJOINT)),
         ("and over a constant in its place (ours)", NOT_TESTED, ours, scores(CONSTANT)),
         ("It is the memory's content: another question's is worse (ours)", NOT_TESTED, ours, swapped),
@@ -94,19 +76,14 @@ def own_claims(found: Found, score: Measure, loss: Measure) -> list[Claim]:
         (f"Recurrence with residual vectors lowers {loss.label} (ours)", NOT_TESTED, losses(DISJOINT), lower),
         ("and below another question's memory (ours)", NOT_TESTED, of_swapped, lower),
     ]
-    return [*judged(points, "points", 2), *judged(nats, "nats", 4)]
+    return [*points(higher), *judged(nats, "nats better")]
 
 
-# --- notes and pictures ----------------------------------------------------------------------------
-
-ABOUT_SEEDS = (
-    "± is half a 95 % interval over seeds (Student), which have the same test questions; claims are about paired "
-    "differences."
-)
+ABOUT_SEEDS = f"{ABOUT_INTERVALS}, which have the same test questions; claims are about paired differences."
 ABOUT_SWAPPED = "swapped: every window is read with the memory of another question's context."
 
 
-def about_rates(sizes: Sizes) -> list[str]:
+def about_rates(sizes: QuestionSizes) -> list[str]:
     told = (
         "Learning rates were tried for disjoint windows and for recurrence with residual vectors; the paper's module "
         "and constants have what was best for the latter."
@@ -114,22 +91,18 @@ def about_rates(sizes: Sizes) -> list[str]:
     return [told] if len(sizes.rates) > 1 else []
 
 
-def plot(found: Found, measures: Sequence[Measure], trivial: Sequence[float] = ()) -> Figure:
-    """A panel for each measure, in which a dotted line may be where one is without reading anything."""
+def plot(found: QuestionOutcomes, measures: Sequence[Measure], trivial: Sequence[float] = ()) -> Figure:
+    """A panel for each measure, with a dotted line at its `trivial` value, of a model that reads nothing."""
     figure = Figure(figsize=(8, 2.8), layout="constrained")
     panels = figure.subplots(1, len(measures), sharey=True)
     for panel, measure in zip(panels, measures, strict=True):
-        for place, name in enumerate(found.names):
-            for read, marker, color, below in (("true", "o", "0.0", 0.0), ("swapped", "x", "0.5", 0.25)):
-                if scores := found.of(name, measure.value, read):
-                    mean = Interval.of(list(scores.values()))
-                    style = {"color": color, "marker": marker, "capsize": 3}
-                    panel.errorbar(mean.mean, place + below, xerr=mean.half or 0, **style)
-        panel.set_yticks(range(len(found.names)), found.names)
+        for row, name in enumerate(found.names):
+            mean_in_row(panel, row, found.score(name, measure.value), marker="o")
+            mean_in_row(panel, row + 0.25, found.score(name, measure.value, "swapped"), color="0.5", marker="x")
         panel.set_xlabel(measure.label)
     for panel, number in zip(panels, trivial, strict=False):
         panel.axvline(number, color="0.5", linestyle=":", linewidth=1)
-    panels[0].invert_yaxis()
+    name_rows(panels[0], found.names)
     signs = ["×: swapped memories", *(["dotted: without reading anything"] if trivial else [])]
     figure.supxlabel("; ".join(signs), fontsize="small")
     return figure

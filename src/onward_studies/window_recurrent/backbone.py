@@ -1,7 +1,7 @@
-"""`backbone`: the small decoder, pretrained by ourselves, that studies of window recurrence start from.
+"""`backbone`: the small decoder, pretrained here, that studies of window recurrence start from.
 
-It reads an encyclopedia and every second book; those studies train on the other books. At the papers' scale there is
-nothing to do: their backbone is GPT-2, from the Hub.
+It is trained on an encyclopedia and every second book; those studies train on the other books. At the papers' scale
+nothing is run: the backbone is GPT-2, from the Hub.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from matplotlib.figure import Figure
 from transformers import (
     AutoConfig,
     GPT2Config,
@@ -27,57 +26,45 @@ from onward import add_recurrence
 from onward.data import Document
 from onward.data.tokens import tokenize
 from onward.models.pretrained import load_backbone
-from onward.training import TrainingRecipe
 from onward.training.checkpoints import writing
 from onward.utils.files import whole_folder
 from onward.utils.manifests import write_manifest
 from onward.utils.processes import is_first
 
+from ..engine.figures import one_panel
+from ..engine.folders import MODEL
 from ..engine.reporting import Report, Table
-from ..engine.study import MODEL, Outcome, Run, Setting, Study, Work
-from ..engine.training_runs import check_texts, some_of, tokenizer_of, train_once, vocabulary_run
+from ..engine.sizes import CountOrZero, LearningRate, by_scale, scales_of
+from ..engine.study import Outcome, Run, Study, StudySetting
+from ..engine.texts import check_texts, some_of
+from ..engine.trainings import recipe_of, tokenizer_of, train_once, vocabulary_run
+from ..engine.work import Work
+
+BACKBONE = "backbone"
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Shaped like Llama; `name` instead of all else where a pretrained one is there. `bytes_of_each` are read of the
-    encyclopedia, and of the books."""
+    """Shaped like Llama; or with a `name`, a pretrained decoder, and no other field counts. It is trained on
+    `bytes_of_each` of the encyclopedia and of the books."""
 
     name: str | None = None
-    layers: int = 4
-    width: int = 256
-    heads: int = 4
-    vocabulary: int = 8_000
-    context: int = 512
-    tokens: int = 3_000_000
-    rows: int = 2
-    learning_rate: float = 1e-3
-    warmup_steps: int = 400
-    evaluate_every: int = 500_000
-    bytes_of_each: int = 30_000_000
-    held: int = 12
-    held_tokens: int = 4_000
+    layers: int = by_scale(3, 4)
+    width: int = by_scale(32, 256)
+    heads: int = by_scale(2, 4)
+    vocabulary: int = by_scale(300, 8_000)
+    context: int = by_scale(64, 512)
+    tokens: int = by_scale(6_000, 3_000_000)
+    rows: int = by_scale(8, 2)
+    learning_rate: LearningRate = by_scale(1e-2, 1e-3)
+    warmup_steps: CountOrZero = by_scale(2, 400)
+    evaluate_every: int = by_scale(3_000, 500_000)
+    bytes_of_each: int = by_scale(30_000, 30_000_000)
+    held: int = by_scale(2, 12)
+    held_tokens: int = by_scale(200, 4_000)
 
 
-DECODERS = {
-    "smoke": Decoder(
-        layers=3,
-        width=32,
-        heads=2,
-        vocabulary=300,
-        context=64,
-        tokens=6_000,
-        rows=8,
-        learning_rate=1e-2,
-        warmup_steps=2,
-        evaluate_every=3_000,
-        bytes_of_each=30_000,
-        held=2,
-        held_tokens=200,
-    ),
-    "laptop": Decoder(),
-    "paper": Decoder(name="gpt2"),
-}
+DECODERS = {**scales_of(Decoder), "paper": Decoder(name="gpt2")}
 CORPORA = {
     "smoke": {"books": "shakespeare", "wikipedia": "shakespeare"},
     "laptop": {"books": "pg19", "wikipedia": "wikitext-103"},
@@ -85,19 +72,14 @@ CORPORA = {
 }
 
 
-def backbone_runs(setting: Setting, decoder: Decoder) -> list[Run]:
-    """The vocabulary and the decoder; none where a pretrained one is used."""
+def backbone_runs(setting: StudySetting, decoder: Decoder) -> list[Run]:
+    """The vocabulary and the decoder; none if it is a pretrained one."""
     if decoder.name is not None:
         return []
-    read = {name: setting.corpora[name] for name in ("books", "wikipedia")} | {"bytes_of_each": decoder.bytes_of_each}
-    texts = partial(_texts, decoder)
-    vocabulary = vocabulary_run("bpe", decoder.vocabulary, texts, read, "books-wikipedia")
+    texts = {name: setting.corpora[name] for name in ("books", "wikipedia")} | {"bytes_of_each": decoder.bytes_of_each}
+    vocabulary = vocabulary_run("bpe", decoder.vocabulary, partial(_texts, decoder), texts, "books-wikipedia")
     pretraining = partial(_pretrain, decoder, vocabulary.name)
-    settings = {**read, **asdict(decoder)}
-    return [vocabulary, Run(BACKBONE, settings, pretraining, (vocabulary.name,), decoder.tokens)]
-
-
-BACKBONE = "backbone"
+    return [vocabulary, Run(BACKBONE, {**texts, **asdict(decoder)}, pretraining, (vocabulary.name,), decoder.tokens)]
 
 
 def _texts(decoder: Decoder, work: Work) -> list[Document]:
@@ -110,21 +92,11 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
     set_seed(0)
     end = tokenizer.eos_token_id
     config = decoder_config(decoder, vocab_size=len(tokenizer), bos_token_id=end, eos_token_id=end)
-    # Plain windows as long as its context, each a segment of its own: how decoders are pretrained everywhere.
+    # Plain windows as long as its context, each a segment of its own, as decoders are usually pretrained.
     model = add_recurrence(LlamaForCausalLM(config), carrier="none", window=decoder.context)
-    recipe = TrainingRecipe(
-        learning_rate=decoder.learning_rate,
-        batch_size=decoder.rows,
-        windows_per_segment=1,
-        epochs=1000,
-        max_tokens=decoder.tokens,
-        schedule="cosine",
-        warmup_steps=decoder.warmup_steps,
-        weight_decay=0.1,
-        evaluate_every_tokens=decoder.evaluate_every,
-        patience=None,
-        gradient_checkpointing=False,
-    )
+    own = {"schedule": "cosine", "weight_decay": 0.1, "patience": None, "gradient_checkpointing": False}
+    own |= {"batch_size": decoder.rows, "windows_per_segment": 1}
+    recipe = recipe_of("window-recurrent", decoder, decoder.learning_rate, decoder.tokens, 0, **own)
     held = [
         document
         for name in ("books", "wikipedia")
@@ -143,11 +115,12 @@ def _pretrain(decoder: Decoder, vocabulary: str, work: Work) -> Outcome:
 
 
 def decoder_config(decoder: Decoder, **more: Any) -> PreTrainedConfig:
-    if decoder.name in KNOWN:
-        return KNOWN[decoder.name]()
+    if decoder.name in PRETRAINED_SHAPES:
+        return PRETRAINED_SHAPES[decoder.name]()
     if decoder.name is not None:
         return AutoConfig.from_pretrained(decoder.name)
-    # In so short a training GPT-2's shape learns to use a few dozen tokens and no more: results/backbone/notes.md.
+    # In a training as short as this, GPT-2's shape learns to use no more than a few dozen tokens:
+    # results/backbone/notes.md.
     fields: dict[str, Any] = {
         "vocab_size": decoder.vocabulary,
         "max_position_embeddings": decoder.context,
@@ -174,40 +147,34 @@ def _smollm2() -> LlamaConfig:
     )
 
 
-KNOWN: dict[str, Callable[[], PreTrainedConfig]] = {"gpt2": GPT2Config, "smollm2-135m": _smollm2}
-"""Shapes of pretrained decoders, for plans: without fetching them."""
+PRETRAINED_SHAPES: dict[str, Callable[[], PreTrainedConfig]] = {"gpt2": GPT2Config, "smollm2-135m": _smollm2}
+"""So that plans need not download them."""
 
 
 def load(work: Work, decoder: Decoder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return load_backbone(decoder.name or str(work.model_of(BACKBONE, BACKBONE)))
 
 
-# --- what it comes to ------------------------------------------------------------------------------
-
-
-def report(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     found = outcomes.get(BACKBONE)
     if found is None:
         return Report("A backbone of our own", "It has not been pretrained yet.", [])
-    row = [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['training_seconds'] / 3600:.1f}"]
-    columns = ("model", "parameters", "tokens", "hours", "validation loss, nats per token")
-    rows = [["Llama's shape", *row, f"{found['validation_loss']:.3f}"]]
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    panel = figure.subplots()
+    row = {
+        "model": "Llama's shape",
+        "parameters": f"{found['parameters']:,}",
+        "tokens": f"{found['tokens']:,}",
+        "hours": f"{found['training_seconds'] / 3600:.1f}",
+        "validation loss, nats per token": f"{found['validation_loss']:.3f}",
+    }
+    figure, panel = one_panel(6, 3.6, "tokens read (millions)", "validation loss (nats per token)")
     tokens, losses = zip(*found["curve"], strict=True)
     panel.plot([n / 1e6 for n in tokens], losses, color="0.0", marker="o", markersize=3, linewidth=1)
-    panel.set_xlabel("tokens read (millions)")
-    panel.set_ylabel("validation loss (nats per token)")
     summary = f"A decoder pretrained on {found['tokens']:,} tokens, to {found['validation_loss']:.3f} nats per token."
-    return Report("A backbone of our own", summary, [Table("Pretraining", columns, rows)], {"pretraining": figure})
+    return Report("A backbone of our own", summary, [Table.of("Pretraining", [row])], {"pretraining": figure})
 
 
-STUDY = Study(
-    "backbone",
-    CORPORA,
-    DECODERS,
-    lambda setting: backbone_runs(setting, setting.sizes),
-    report,
-    lambda work: check_texts(work, *work.setting.corpora),
-)
-STUDIES = [STUDY]
+def runs(setting: StudySetting) -> list[Run]:
+    return backbone_runs(setting, setting.sizes)
+
+
+STUDIES = [Study("backbone", CORPORA, DECODERS, runs, report, check_texts)]

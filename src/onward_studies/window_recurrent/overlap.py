@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from matplotlib.figure import Figure
 
 from onward.evaluation import plots
+from onward.utils.fields import FieldError
 
-from ..engine.intervals import Interval, cell, over, verdict
-from ..engine.reporting import Claim, Report, Table, summary_of
-from ..engine.study import Outcome, Run, Setting, Study
-from ..engine.training_runs import check_texts
+from ..engine.figures import one_panel
+from ..engine.intervals import Interval, cell
+from ..engine.outcomes import Outcomes
+from ..engine.reporting import NOT_TESTED, NOT_TOLD, Claim, Report, Table, judged, summary_of
+from ..engine.study import Outcome, Run, Study, StudySetting
+from ..engine.texts import check_texts
 from .backbone import CORPORA
-from .runs import (
+from .runs import measure, window_outcomes, window_runs
+from .variants import (
+    CLAIMS_PAIRED,
     OVER_SEEDS,
     SCALES,
-    Readings,
     Variant,
     WindowSizes,
     about_recurrent,
+    baseline,
     constant,
-    plain_windows,
     recurrent,
-    window_runs,
 )
 
 PAPER_OVERLAPS = (0, 5, 10, 30, 50, 75, 100, 150, 200)
@@ -45,118 +48,97 @@ PAPER: dict[str, dict[str, list[tuple[float, float]]]] = {
 TITLES = {"wikipedia": "Table 1: Wikipedia", "books": "Table 2: books"}
 
 
-def runs(corpus: str, setting: Setting) -> list[Run]:
+def runs(corpus: str, setting: StudySetting) -> list[Run]:
     sizes: WindowSizes = setting.sizes
     if not sizes.overlaps or sizes.overlaps[0] != 0:
-        raise ValueError(f"overlaps={sizes.overlaps!r}: they begin with 0, which all others are compared with")
+        raise FieldError("overlaps", sizes.overlaps, "they begin with 0, which all others are compared with")
     recurrent_ones = [recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps]
     return window_runs(setting, corpus, [baseline(sizes), *recurrent_ones, constant(sizes, sizes.window)])
 
 
-def baseline(sizes: WindowSizes) -> Variant:
-    """Trained without overlap, and read with any."""
-    return plain_windows(sizes.window, (*sizes.overlaps[1:], *sizes.more_overlaps))
-
-
-def report(corpus: str, setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
+def report(corpus: str, setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
     sizes: WindowSizes = setting.sizes
-    readings = Readings(setting, outcomes, corpus)
-    rows: list[list[str]] = []
+    found = window_outcomes(setting, outcomes, corpus)
+    rows: list[dict[str, str]] = []
     points: dict[str, list[tuple[float, float, int]]] = {"plain": [], "recurrent": [], "swapped": []}
-
-    def row(label: str, variant: Variant, overlap: int, read: str, paper: Sequence[tuple[float, float]]) -> None:
-        found = {split: readings.of(variant, read, split, "word_perplexity") for split in ("validation", "test")}
-        if not found["test"]:
-            return
-        flops = [readings.flops(variant, overlap, kind) for kind in ("flops", "counted_flops")]
-        place = place_in_paper(sizes, overlap)
-        known = place is not None and place < len(paper)
-        told = [f"{number:.2f}" for number in paper[place]] if known and place is not None else ["", ""]
-        scores = [cell(found[split], 2) for split in ("validation", "test")]
-        shown = ["" if count is None else f"{count:.3g}" for count in flops]
-        rows.append([label, str(overlap), *scores, *shown, *told])
-        if label in points and flops[1] is not None:
-            points[label].append((flops[1], Interval.of(list(found["test"].values())).mean, overlap))
-
-    base, paper = baseline(sizes), PAPER[corpus]
-    for overlap in (*sizes.overlaps, *sizes.more_overlaps):
-        row("plain", base, overlap, "true" if overlap == 0 else f"overlap {overlap}", paper["plain"])
-    row("constant", constant(sizes, sizes.window), 0, "true", ())
-    for read, label in (("true", "recurrent"), ("swapped", "swapped")):
-        for overlap in sizes.overlaps:
-            told = paper["recurrent"] if read == "true" else ()
-            row(label, recurrent(sizes, sizes.window, overlap), overlap, read, told)
-    claims = _claims(readings, sizes, corpus)
+    for label, variant, overlap, read in _evaluations(sizes):
+        scores = {split: found.of(variant, measure("word_perplexity", read, split)) for split in ("validation", "test")}
+        if not scores["test"]:
+            continue
+        flops, counted = (found.first(variant, f"{kind}/{overlap}") for kind in ("flops", "counted_flops"))
+        paper, place = PAPER[corpus].get(label, []), place_in_paper(sizes, overlap)
+        told = paper[place] if place is not None and place < len(paper) else None
+        cells = {
+            "model": label,
+            "overlap": str(overlap),
+            "validation perplexity": cell(scores["validation"], 2),
+            "test perplexity": cell(scores["test"], 2),
+            "FLOPs/token": "" if flops is None else f"{flops:.3g}",
+            "FLOPs/token, counted": "" if counted is None else f"{counted:.3g}",
+            "paper, validation": f"{told[0]:.2f}" if told else "",
+            "paper, test": f"{told[1]:.2f}" if told else "",
+        }
+        rows.append(cells)
+        if label in points and counted is not None:
+            points[label].append((counted, Interval.of(list(scores["test"].values())).mean, overlap))
+    claims = _claims(found, sizes, corpus)
     return Report(
         f"Overlap, {corpus}",
         summary_of(claims),
-        [Table(TITLES[corpus], COLUMNS, rows)],
+        [Table.of(TITLES[corpus], rows)],
         {"perplexity_by_flops": plot(points)} if rows else {},
         claims,
         _notes(sizes, bool(points["swapped"])),
     )
 
 
-COLUMNS = (
-    "model",
-    "overlap",
-    "validation perplexity",
-    "test perplexity",
-    "FLOPs/token",
-    "FLOPs/token, counted",
-    "paper, validation",
-    "paper, test",
-)
-
-
-def _claims(readings: Readings, sizes: WindowSizes, corpus: str) -> list[Claim]:
+def _evaluations(sizes: WindowSizes) -> Iterator[tuple[str, Variant, int, str]]:
+    """Label, variant, overlap, and what outcomes call the evaluation."""
     base = baseline(sizes)
-    largest = sizes.overlaps[-1]
-    found = {overlap: readings.of(recurrent(sizes, sizes.window, overlap)) for overlap in sizes.overlaps}
-    plain = {o: readings.of(base, "true" if o == 0 else f"overlap {o}") for o in sizes.overlaps}
-    third = sizes.overlaps[min(3, len(sizes.overlaps) - 1)]
-    swapped = readings.of(recurrent(sizes, sizes.window), "swapped")
-    places = {overlap: place_in_paper(sizes, overlap) for overlap in sizes.overlaps}
-    told = {overlap: _perplexities(corpus, place, place) for overlap, place in places.items()}
+    for overlap in (*sizes.overlaps, *sizes.more_overlaps):
+        yield "plain", base, overlap, base.read_with(overlap)
+    yield "constant", constant(sizes, sizes.window), 0, "true"
+    for label, read in (("recurrent", "true"), ("swapped", "swapped")):
+        for overlap in sizes.overlaps:
+            yield label, recurrent(sizes, sizes.window, overlap), overlap, read
+
+
+def _claims(found: Outcomes, sizes: WindowSizes, corpus: str) -> list[Claim]:
+    base, overlaps, largest = baseline(sizes), sizes.overlaps, sizes.overlaps[-1]
+    ours = {overlap: found.of(recurrent(sizes, sizes.window, overlap), measure()) for overlap in overlaps}
+    plain = {overlap: found.of(base, measure(read=base.read_with(overlap))) for overlap in overlaps}
+    fourth = overlaps[min(3, len(overlaps) - 1)]
+    own = "" if corpus == "books" else " (ours)"  # the paper claims no such thing of Wikipedia
+    swapped = found.of(recurrent(sizes, sizes.window), measure(read="swapped"))
+    of_constant = found.of(constant(sizes, sizes.window), measure())
+
+    def told(of_plain: int, of_recurrent: int) -> str:
+        """The paper's test perplexities with these overlaps."""
+        pairs = zip(("plain", "recurrent"), (of_plain, of_recurrent), strict=True)
+        places = [(PAPER[corpus][kind], place_in_paper(sizes, overlap)) for kind, overlap in pairs]
+        numbers = [f"{paper[i][1]:.2f}" for paper, i in places if i is not None and i < len(paper)]
+        return " -> ".join(numbers) if len(numbers) == 2 else NOT_TOLD
+
     compared = [
-        ("Recurrence lowers perplexity at equal windows, without overlap", told[0], plain[0], found[0]),
-        (f"and with the largest overlap ({largest})", told[largest], plain[largest], found[largest]),
+        ("Recurrence lowers perplexity at equal windows, without overlap", told(0, 0), plain[0], ours[0]),
+        (f"and with the largest overlap ({largest})", told(largest, largest), plain[largest], ours[largest]),
         (
-            f"Recurrence without overlap is better than plain windows with an overlap of {third}"
-            f"{'' if corpus == 'books' else ' (ours)'}",  # of Wikipedia the paper claims no such thing
-            _perplexities(corpus, places[third], places[0]),
-            plain[third],
-            found[0],
+            f"Recurrence without overlap is better than plain windows with an overlap of {fourth}{own}",
+            told(fourth, 0),
+            plain[fourth],
+            ours[0],
         ),
-        ("It is the memory's content: another document's is worse (ours)", "not tested", swapped, found[0]),
-        (
-            "It is more than adaptation: a constant in its place is worse (ours)",
-            "not tested",
-            readings.of(constant(sizes, sizes.window)),
-            found[0],
-        ),
+        ("It is the memory's content: another document's is worse (ours)", NOT_TESTED, swapped, ours[0]),
+        ("It is more than adaptation: a constant in its place is worse (ours)", NOT_TESTED, of_constant, ours[0]),
     ]
-    claims = []
-    for claim, saw, theirs, ours in compared:
-        gain = over(theirs, ours)
-        if gain is not None:
-            claims.append(Claim(claim, saw, f"{gain.text(4)} nats per token better", verdict(gain)))
-    return claims
+    return judged(compared, "nats per token better")
 
 
 def place_in_paper(sizes: WindowSizes, overlap: int) -> int | None:
-    """Which of the paper's overlaps, of windows of 300, is as large a part of a window; None if none is."""
+    """The index of the paper's overlap, of windows of 300, that is as large a part of a window; None if none is."""
     wanted = 300 * overlap / sizes.window
     place = min(range(len(PAPER_OVERLAPS)), key=lambda i: abs(PAPER_OVERLAPS[i] - wanted))
     return place if abs(PAPER_OVERLAPS[place] - wanted) <= 150 / sizes.window else None
-
-
-def _perplexities(corpus: str, of_plain: int | None, of_recurrent: int | None) -> str:
-    """Those of the paper's overlaps at these places."""
-    plain, ours = (PAPER[corpus][kind] for kind in ("plain", "recurrent"))
-    if of_plain is None or of_recurrent is None or of_plain >= len(plain) or of_recurrent >= len(ours):
-        return "not told"
-    return f"{plain[of_plain][1]:.2f} -> {ours[of_recurrent][1]:.2f}"
 
 
 def _notes(sizes: WindowSizes, swapped: bool) -> list[str]:
@@ -166,7 +148,7 @@ def _notes(sizes: WindowSizes, swapped: bool) -> list[str]:
         about_recurrent(sizes),
         f"Windows of {sizes.window} tokens; overlaps stand for the paper's of 300: {listed}. The paper's columns are "
         "of GPT-2 small on its own data, for the shape of the thing: not to be compared as numbers.",
-        "± is half a 95 % interval over seeds (Student); claims are about paired differences of test losses.",
+        CLAIMS_PAIRED,
         OVER_SEEDS,
         "Recurrent models are trained with the overlap they are read with; plain windows are trained without.",
         "swapped: every window is read with the memory of another document."
@@ -177,30 +159,19 @@ def _notes(sizes: WindowSizes, swapped: bool) -> list[str]:
     ]
 
 
-def plot(points: Mapping[str, Sequence[tuple[float, float, int]]]) -> Figure:
-    figure = Figure(figsize=(5.8, 4), layout="constrained")
-    panel = figure.subplots()
+def plot(points: Mapping[str, list[tuple[float, float, int]]]) -> Figure:
+    figure, panel = one_panel(5.8, 4, "FLOPs per token, counted (numbers: overlap)", "test perplexity, word level")
     for label, found in points.items():
-        if not found:
-            continue
-        flops, perplexities, overlaps = zip(*found, strict=True)
-        panel.plot(flops, perplexities, label=label, linewidth=1, markersize=5, **plots.STYLES[label])
-        for x, y, overlap in zip(flops, perplexities, overlaps, strict=True):
+        if found:
+            flops, perplexities, _ = zip(*found, strict=True)
+            panel.plot(flops, perplexities, label=label, linewidth=1, markersize=5, **plots.STYLES[label])
+        for x, y, overlap in found:
             plots.number_beside(panel, overlap, x, y, below=label == "recurrent")
-    panel.set_xlabel("FLOPs per token, counted (numbers: overlap)")
-    panel.set_ylabel("test perplexity, word level")
     panel.legend(frameon=False)
     return figure
 
 
 STUDIES = [
-    Study(
-        f"overlap-{corpus}",
-        CORPORA,
-        SCALES,
-        partial(runs, corpus),
-        partial(report, corpus),
-        lambda work: check_texts(work, "books", "wikipedia"),
-    )
+    Study(f"overlap-{corpus}", CORPORA, SCALES, partial(runs, corpus), partial(report, corpus), check_texts)
     for corpus in ("wikipedia", "books")
 ]

@@ -1,4 +1,4 @@
-"""Whether a continuation stays with the topic of what came before: LDA, and how far two mixtures are apart."""
+"""Whether a continuation keeps to the topic of its context: LDA, and the distance between two mixtures of topics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ VOCABULARY = 5000
 
 
 def require_scikit_learn() -> None:
-    """Asked before anything long runs: topics are found at its end."""
+    """Checked first: topics are found at the very end of a study."""
     if importlib.util.find_spec("sklearn") is None:
-        raise ModuleNotFoundError("topics need scikit-learn: pip install scikit-learn")
+        raise ModuleNotFoundError("topics need scikit-learn: pip install scikit-learn, or onward[studies]")
 
 
 class TopicModel:
@@ -39,11 +39,11 @@ class TopicModel:
         self._model.fit(counted)
 
     def mixtures(self, texts: Sequence[str]) -> np.ndarray:
-        """[texts, topics]: rows of shares; of a text without a known word, all shares are the same."""
+        """[texts, topics]: rows of shares; all are the same for a text without a known word."""
         return self._model.transform(self._counts.transform(texts))
 
     def known_words(self, texts: Sequence[str]) -> np.ndarray:
-        """How many words of each text its mixture is made of."""
+        """[texts]: how many words of each text have topics."""
         counted: Any = self._counts.transform(texts)
         return np.asarray(counted.sum(-1)).ravel()
 
@@ -54,7 +54,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def divergences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Jensen-Shannon, in bits, row by row: 0 for the same mixture, 1 for those without a topic in common."""
+    """Jensen-Shannon, in bits, row by row: 0 for the same mixture, 1 for mixtures without a common topic."""
     middle = (first + second) / 2
 
     def relative(mixture: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ def sign_test(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.
     pairs = int(sum(a != b for a, b in zip(first, second, strict=True)))
     if not pairs:
         return SignTest(0.5, 0, 1.0)
-    ways = as_rare = 1  # how many orders of so many lower ones there are, from none on
+    ways = as_rare = 1  # orders with this many lower ones, from none on
     for count in range(min(lower, pairs - lower)):
         ways = ways * (pairs - count) // (count + 1)
         as_rare += ways

@@ -10,112 +10,104 @@ from matplotlib.figure import Figure
 
 from onward.evaluation import plots
 
-from ..engine.intervals import FAILS, HOLDS, UNSEEN, Interval, cell, differences, over, verdict
-from ..engine.reporting import Claim, Report, Table, summary_of
-from ..engine.study import Outcome, Run, Setting, Study
-from ..engine.training_runs import check_texts
+from ..engine.figures import one_panel
+from ..engine.intervals import ABOUT_INTERVALS, FAILS, HOLDS, UNSEEN, Interval, cell, differences, over, verdict
+from ..engine.outcomes import Outcomes
+from ..engine.reporting import Claim, Report, Table, judged, summary_of
+from ..engine.sizes import by_scale, scales_of
+from ..engine.study import Outcome, Run, Study, StudySetting
+from ..engine.texts import check_texts
 from .backbone import CORPORA
-from .overlap import baseline as overlap_baseline
-from .runs import OVER_SEEDS, Readings, Variant, WindowSizes, about_recurrent, plain_windows, recurrent, window_runs
-from .runs import SCALES as WINDOW_SCALES
+from .runs import measure, window_outcomes, window_runs
+from .variants import OVER_SEEDS, Variant, WindowSizes, about_recurrent, baseline, plain_windows, recurrent
 
 CORPUS = "books"
 
 
 @dataclass(frozen=True)
-class Sizes(WindowSizes):
-    """`sizes` are the windows; `read_overlaps`, those that plain windows of every size are read with, too."""
+class FrontierSizes(WindowSizes):
+    """`sizes` are the windows; plain windows of every size are evaluated with `read_overlaps`, too."""
 
-    sizes: tuple[int, ...] = (200, 300, 400, 500, 600)
-    read_overlaps: tuple[int, ...] = (10, 30, 50)
-
-
-def _with(scale: str, **more: Any) -> Sizes:
-    return Sizes(**vars(WINDOW_SCALES[scale]) | more)
+    sizes: tuple[int, ...] = by_scale((16, 24), (43, 64, 128), (200, 300, 400, 500, 600))
+    read_overlaps: tuple[int, ...] = by_scale((4,), (2, 6, 11), (10, 30, 50))
 
 
-SCALES = {
-    "smoke": _with("smoke", sizes=(16, 24), read_overlaps=(4,)),
-    "laptop": _with("laptop", sizes=(43, 64, 128), read_overlaps=(2, 6, 11)),
-    "paper": Sizes(),
-}
+SCALES = scales_of(FrontierSizes)
 
 
-def variants(sizes: Sizes) -> list[Variant]:
-    """The window that the overlap tables have is read as there, so that their runs are these."""
-    found = []
-    for window in sizes.sizes:
-        plain = overlap_baseline(sizes) if window == sizes.window else plain_windows(window, sizes.read_overlaps)
-        found += [plain, recurrent(sizes, window)]
-    return found
+def pairs(sizes: FrontierSizes) -> list[tuple[Variant, Variant]]:
+    """Plain and recurrent, by window. The window of the overlap tables has the runs of those."""
+
+    def plain(window: int) -> Variant:
+        return baseline(sizes) if window == sizes.window else plain_windows(window, sizes.read_overlaps)
+
+    return [(plain(window), recurrent(sizes, window)) for window in sizes.sizes]
 
 
-def runs_of_sizes(setting: Setting) -> list[Run]:
+def variants(sizes: FrontierSizes) -> list[Variant]:
+    return [variant for pair in pairs(sizes) for variant in pair]
+
+
+def with_overlaps(sizes: FrontierSizes) -> list[Variant]:
+    """All variants, and the recurrent models of Table 2 that overlap."""
+    return [*variants(sizes), *(recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps[1:])]
+
+
+def runs_of_sizes(setting: StudySetting) -> list[Run]:
     return window_runs(setting, CORPUS, variants(setting.sizes))
 
 
-def runs_of_pareto(setting: Setting) -> list[Run]:
-    """Those, and the recurrent models with overlap of Table 2."""
-    sizes: Sizes = setting.sizes
-    with_overlap = [recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps[1:]]
-    return window_runs(setting, CORPUS, [*variants(sizes), *with_overlap])
+def runs_of_pareto(setting: StudySetting) -> list[Run]:
+    return window_runs(setting, CORPUS, with_overlaps(setting.sizes))
 
 
-# --- Figure 4 --------------------------------------------------------------------------------------
+# --- Figure 4
 
 
-def report_sizes(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
-    sizes: Sizes = setting.sizes
-    readings = Readings(setting, outcomes, CORPUS)
-    rows, gaps = [], {}
+def report_sizes(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
+    found = window_outcomes(setting, outcomes, CORPUS)
+    rows: list[dict[str, str]] = []
+    gaps: dict[int, dict[int, float]] = {}
     curves: dict[str, list[tuple[int, float]]] = {"plain": [], "recurrent": []}
-    pairs = variants(sizes)
-    for plain, ours in zip(pairs[::2], pairs[1::2], strict=True):
-        losses = {"plain": readings.of(plain), "recurrent": readings.of(ours)}
-        gap = differences(losses["plain"], losses["recurrent"])
+    for pair in pairs(setting.sizes):
+        window = pair[0].window
+        gap = differences(*(found.of(variant, measure()) for variant in pair))
         if not gap:
             continue
-        gaps[plain.window] = gap
-        scores = {v.label: readings.of(v, value="word_perplexity") for v in (plain, ours)}
-        for label, found in scores.items():
-            curves[label].append((plain.window, Interval.of(list(found.values())).mean))
-        rows.append([str(plain.window), *(cell(scores[label], 2) for label in curves), cell(gap, 4)])
+        gaps[window] = gap
+        scores = {variant.label: found.of(variant, measure("word_perplexity")) for variant in pair}
+        for label, values in scores.items():
+            curves[label].append((window, Interval.of(list(values.values())).mean))
+        shown = {f"{label}, test perplexity": cell(values, 2) for label, values in scores.items()}
+        rows.append({"window": str(window), **shown, "gain, nats per token": cell(gap, 4)})
     claims = []
     if len(gaps) > 1:
         small, large = min(gaps), max(gaps)
-        wider = over(gaps[small], gaps[large])
-        if wider is not None:
-            seen = f"{wider.text(4)} nats per token more at {small} than at {large}"
-            claims.append(Claim("The gain grows as windows shrink", "yes (Figure 4)", seen, verdict(wider)))
+        compared = ("The gain grows as windows shrink", "yes (Figure 4)", gaps[small], gaps[large])
+        claims = judged([compared], f"nats per token more at {small} than at {large}")
     return Report(
         "Window size",
         summary_of(claims),
-        [Table("Figure 4: perplexity by window size", COLUMNS, rows)],
+        [Table.of("Figure 4: perplexity by window size", rows)],
         {"perplexity_by_window": plot_sizes(curves)} if rows else {},
         claims,
         (
-            about_recurrent(sizes),
-            "± is half a 95 % interval over seeds (Student); the gain is a paired difference of test losses.",
+            about_recurrent(setting.sizes),
+            f"{ABOUT_INTERVALS}; the gain is a paired difference of test losses.",
             OVER_SEEDS,
         ),
     )
 
 
-COLUMNS = ("window", "plain, test perplexity", "recurrent, test perplexity", "gain, nats per token")
-
-
 def plot_sizes(curves: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
-    figure = Figure(figsize=(5.4, 3.8), layout="constrained")
-    panel = figure.subplots()
+    figure, panel = one_panel(5.4, 3.8, "window (tokens)", "test perplexity, word level")
     for label, points in curves.items():
         panel.plot(*zip(*points, strict=True), label=label, linewidth=1, markersize=5, **plots.STYLES[label])
-    panel.set_xlabel("window (tokens)")
-    panel.set_ylabel("test perplexity, word level")
     panel.legend(frameon=False)
     return figure
 
 
-# --- Figure 5 --------------------------------------------------------------------------------------
+# --- Figure 5
 
 
 @dataclass(frozen=True)
@@ -133,17 +125,16 @@ class Point:
         return "recurrent" if self.label.startswith("recurrent") else "plain"
 
 
-def points(sizes: Sizes, readings: Readings) -> list[Point]:
+def points(sizes: FrontierSizes, outcomes: Outcomes) -> list[Point]:
     found = []
-    with_overlap = [recurrent(sizes, sizes.window, overlap) for overlap in sizes.overlaps[1:]]
-    for variant in [*variants(sizes), *with_overlap]:
+    for variant in with_overlaps(sizes):
         for overlap in (variant.overlap, *variant.others):
-            read = "true" if overlap == variant.overlap else f"overlap {overlap}"
-            scores = readings.of(variant, read, value="word_perplexity")
-            flops = readings.flops(variant, overlap, "counted_flops")
+            read = variant.read_with(overlap)
+            scores = outcomes.of(variant, measure("word_perplexity", read))
+            flops = outcomes.first(variant, f"counted_flops/{overlap}")
             if scores and flops is not None:
-                label = f"{variant.label}, overlap {overlap}"
-                interval, losses = Interval.of(list(scores.values())), readings.of(variant, read)
+                label, losses = f"{variant.label}, overlap {overlap}", outcomes.of(variant, measure("loss", read))
+                interval = Interval.of(list(scores.values()))
                 found.append(Point(label, variant.window, overlap, flops, interval, losses))
     return frontier(found)
 
@@ -151,69 +142,74 @@ def points(sizes: Sizes, readings: Readings) -> list[Point]:
 def frontier(found: Sequence[Point]) -> list[Point]:
     """A point is on the frontier if none is both cheaper and better."""
 
+    def place(point: Point) -> tuple[float, float]:
+        return point.flops, point.perplexity.mean
+
     def beaten(point: Point) -> bool:
-        return any(
-            other.flops <= point.flops
-            and other.perplexity.mean <= point.perplexity.mean
-            and (other.flops, other.perplexity.mean) != (point.flops, point.perplexity.mean)
-            for other in found
-        )
+        cheaper = (other for other in found if other.flops <= point.flops)
+        return any(o.perplexity.mean <= point.perplexity.mean and place(o) != place(point) for o in cheaper)
 
     return [replace(point, on_frontier=not beaten(point)) for point in found]
 
 
 def judge(found: Sequence[Point]) -> str:
-    """Each recurrent point against the best other one that costs no more, if there is one, seed by seed: all must be
-    better for the claim to hold, and one that is surely worse is enough for it not to."""
+    """Each recurrent point against the best other one that costs no more, if there is one, seed by seed. The claim
+    holds if all are better, and fails if one is surely worse."""
     verdicts = []
     for point in found:
-        if point.kind == "plain":
-            continue
         as_cheap = [other for other in found if other is not point and other.flops <= point.flops]
-        if as_cheap:
+        if point.kind == "recurrent" and as_cheap:
             best = min(as_cheap, key=lambda other: other.perplexity.mean)
             gain = over(best.losses, point.losses)
             verdicts.append(UNSEEN if gain is None else verdict(gain))
     if FAILS in verdicts:
         return FAILS
-    return HOLDS if verdicts and all(judged == HOLDS for judged in verdicts) else UNSEEN
+    return HOLDS if verdicts and all(one == HOLDS for one in verdicts) else UNSEEN
 
 
-def report_pareto(setting: Setting, outcomes: Mapping[str, Outcome]) -> Report:
-    found = sorted(points(setting.sizes, Readings(setting, outcomes, CORPUS)), key=lambda point: point.flops)
+def report_pareto(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
+    found = points(setting.sizes, window_outcomes(setting, outcomes, CORPUS))
+    found.sort(key=lambda point: point.flops)
     rows = [
-        [p.label, str(p.window), f"{p.flops:.3g}", p.perplexity.text(2), "yes" if p.on_frontier else ""] for p in found
+        {
+            "model": point.label,
+            "window": str(point.window),
+            "FLOPs/token, counted": f"{point.flops:.3g}",
+            "test": point.perplexity.text(2),
+            "on the frontier": "yes" if point.on_frontier else "",
+        }
+        for point in found
     ]
     claims = []
     if found:
-        ours = [point for point in found if point.kind == "recurrent"]
-        on = [point for point in ours if point.on_frontier]
-        plain_on = sum(point.on_frontier for point in found) - len(on)
-        others = len(found) - len(ours)
-        seen = f"{len(on)} of {len(ours)} recurrent points and {plain_on} of {others} plain ones are on it"
-        judged = judge(found)
-        claims.append(Claim("All recurrent models lie on the Pareto frontier", "yes (Figure 5)", seen, judged))
+        on, of = ({k: sum(p.kind == k for p in some) for k in ("recurrent", "plain")} for some in (_on(found), found))
+        seen = (
+            f"{on['recurrent']} of {of['recurrent']} recurrent points and {on['plain']} of {of['plain']} plain ones "
+            "are on it"
+        )
+        claims = [Claim("All recurrent models lie on the Pareto frontier", "yes (Figure 5)", seen, judge(found))]
     return Report(
         "Perplexity against FLOPs",
         summary_of(claims),
-        [Table("Figure 5: perplexity and FLOPs", COLUMNS_OF_PARETO, rows)],
+        [Table.of("Figure 5: perplexity and FLOPs", rows)],
         {"pareto": plot_pareto(found)} if found else {},
         claims,
         (
             "Means over seeds. FLOPs are counted with recurrence and language model head, which the paper leaves out.",
             OVER_SEEDS,
             about_recurrent(setting.sizes),
-            "± is half a 95 % interval over seeds (Student); the frontier is that of the means. The claim is judged by "
-            "paired differences of test losses, each recurrent model against the best other one that costs no more.",
+            f"{ABOUT_INTERVALS}; the frontier is that of the means. The claim is judged by paired differences of test "
+            "losses, each recurrent model against the best other one that costs no more.",
         ),
     )
 
 
-COLUMNS_OF_PARETO = ("model", "window", "FLOPs/token, counted", "test", "on the frontier")
+def _on(found: Sequence[Point]) -> list[Point]:
+    return [point for point in found if point.on_frontier]
 
 
 def plot_pareto(found: Sequence[Point]) -> Figure:
-    """All points, and beside them, larger, those that cost little: most are there."""
+    """All points, and beside them, larger, the cheaper three quarters."""
     figure = Figure(figsize=(9.6, 4.2), layout="constrained")
     panels = figure.subplots(1, 2)
     little = sorted(point.flops for point in found)[3 * (len(found) - 1) // 4]
@@ -222,7 +218,7 @@ def plot_pareto(found: Sequence[Point]) -> Figure:
     cheap = [point for point in found if point.flops <= little]
     for panel, shown in zip(panels, (found, cheap), strict=True):
         _plot_points(panel, shown, markers)
-        if edge := sorted((p.flops, p.perplexity.mean) for p in shown if p.on_frontier):
+        if edge := sorted((p.flops, p.perplexity.mean) for p in _on(shown)):
             panel.step(*zip(*edge, strict=True), **look)
         panel.set_xlabel("FLOPs per token, counted")
     for p in cheap:
@@ -237,29 +233,14 @@ def _plot_points(panel: Any, found: Sequence[Point], markers: Mapping[int, str])
     """Points of one window are joined, from overlap to overlap."""
     for kind, look in (("plain", {"color": "0.5", "fillstyle": "none"}), ("recurrent", {"color": "0.0"})):
         for window, marker in markers.items():
-            line = [p for p in found if (p.kind, p.window) == (kind, window)]
+            line = sorted((p for p in found if (p.kind, p.window) == (kind, window)), key=lambda point: point.overlap)
             if line:
-                line.sort(key=lambda point: point.overlap)
                 flops, perplexities = [p.flops for p in line], [p.perplexity.mean for p in line]
                 label = f"{kind}, window {window}"
                 panel.plot(flops, perplexities, label=label, linewidth=0.8, markersize=5, marker=marker, **look)
 
 
 STUDIES = [
-    Study(
-        "window-size",
-        CORPORA,
-        SCALES,
-        runs_of_sizes,
-        report_sizes,
-        lambda work: check_texts(work, *work.setting.corpora),
-    ),
-    Study(
-        "pareto",
-        CORPORA,
-        SCALES,
-        runs_of_pareto,
-        report_pareto,
-        lambda work: check_texts(work, *work.setting.corpora),
-    ),
+    Study("window-size", CORPORA, SCALES, runs_of_sizes, report_sizes, check_texts),
+    Study("pareto", CORPORA, SCALES, runs_of_pareto, report_pareto, check_texts),
 ]
