@@ -1,4 +1,4 @@
-"""`onward study`"""
+"""`onward study`: a table or figure of the papers, as one command."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Backbones that come as Python packages, for machines that reach only a package registry: `smollm2-135m` is a decoder,
-`minilm-l6` an encoder."""
+"""Backbones that come as Python packages, for machines that reach only a package registry.
+
+`smollm2-135m` is a decoder, `minilm-l6` an encoder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions over several paragraphs: loaded, made harder by distractors, and encoded for encoders that process windows.
+"""Questions over several paragraphs: loaded, made harder by distractors, and encoded.
 
     load_questions("hotpot_train_v1.1.json")                  a file in any form: see question_files.py
     load_questions("hub:hotpotqa/hotpot_qa:distractor")       a data set of the Hugging Face Hub

@@ -1,4 +1,4 @@
-"""Runs a model over several documents at a time, window by window, and scores every token except each one's first."""
+"""Runs a model over several documents at a time, and scores every token except each one's first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all runs of a sweep share: the model's name, the task's inputs and the recipe, all checked before training."""
+"""What all runs of a sweep share, checked before training: model, inputs of the task, recipe."""
 
 from __future__ import annotations
 

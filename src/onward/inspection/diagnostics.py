@@ -1,5 +1,4 @@
-"""What a trained block-recurrent model does with a text: its gates, its states, how much tokens use them, and their
-worth."""
+"""What a trained block-recurrent model does with a text: its gates, its states, and who uses them."""
 
 from __future__ import annotations
 

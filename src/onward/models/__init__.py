@@ -1,0 +1,1 @@
+"""The three systems, and what they share: states, saving, generation, losses, loading."""

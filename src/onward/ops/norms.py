@@ -1,5 +1,7 @@
-"""RMS norm, and queries and keys of length 1, with gradients of their own: autograd's take a dozen passes over the
-data, these take four."""
+"""RMS norm, and queries and keys of length 1, with hand-written gradients.
+
+Autograd takes a dozen passes over the data; these take four.
+"""
 
 from __future__ import annotations
 

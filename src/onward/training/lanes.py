@@ -1,5 +1,4 @@
-"""Block-recurrent models are trained on lanes: each row of the batch follows a document from step to step, with its
-state."""
+"""Block-recurrent models are trained on lanes: each row follows a document from step to step, with its state."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Files, JSON, locks, processes and fields: nothing here knows of models or texts."""

@@ -1,4 +1,4 @@
-"""Fields and arguments that a person sets: a wrong value is reported with its field, a misspelt field with a hint."""
+"""Fields that a person sets: a wrong value is reported with its field, a misspelt field with a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gates`: Table 1 of "Block-Recurrent Transformers": every row, on books (tokens and bytes), LaTeX and source code."""
+"""`gates`: Table 1 of "Block-Recurrent Transformers": every row, on four texts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The claims of "Simple Recurrence Improves Masked Language Models"."""

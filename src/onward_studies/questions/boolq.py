@@ -1,4 +1,4 @@
-"""`boolq`: ours. Yes or no, to questions about whole articles of Wikipedia read in windows."""
+"""`boolq` (ours): yes or no, to questions about whole articles of Wikipedia read in windows."""
 
 from __future__ import annotations
 

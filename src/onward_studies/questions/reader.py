@@ -25,11 +25,10 @@ from transformers.modeling_outputs import ModelOutput
 from onward.data.questions import KINDS, EncodedQuestion
 from onward.finetuning.trainer import FineTuner
 from onward.models.window_recurrent import WindowRecurrentForSequenceClassification
+from onward.ops.language_loss import IGNORED
 from onward.training.arguments import base_arguments
 from onward.training.run import forward_restored
 from onward.training.segments import real_memories
-
-NO_TOKEN = -100  # what cross_entropy leaves out
 
 
 @dataclass
@@ -65,7 +64,7 @@ class QuestionReader(nn.Module):
         start: Tensor | None = None,
         end: Tensor | None = None,
     ) -> QuestionOutput:
-        """kind, start, end: [B]; where the answer is no span, start and end are NO_TOKEN."""
+        """kind, start, end: [B]; where the answer is no span, start and end are IGNORED."""
         out = self.reader(
             input_ids,
             attention_mask=attention_mask,
@@ -103,9 +102,9 @@ def span_losses(out: Any, start: Any, end: Any) -> tuple[Tensor, Tensor]:
     span at all."""
     if out.starts is None:
         return torch.zeros(start.shape, device=start.device), torch.zeros_like(start, dtype=torch.bool)
-    of_starts = cross_entropy(out.starts, start, ignore_index=NO_TOKEN, reduction="none")
-    of_ends = cross_entropy(out.ends, end, ignore_index=NO_TOKEN, reduction="none")
-    return (of_starts + of_ends) / 2, start != NO_TOKEN
+    of_starts = cross_entropy(out.starts, start, ignore_index=IGNORED, reduction="none")
+    of_ends = cross_entropy(out.ends, end, ignore_index=IGNORED, reduction="none")
+    return (of_starts + of_ends) / 2, start != IGNORED
 
 
 MODEL_INPUTS = ("input_ids", "token_type_ids", "prefix_length")
@@ -122,7 +121,7 @@ def collate(questions: Sequence[EncodedQuestion], padding: int, kinds: Sequence[
     def padded(rows: Sequence[Any], fill: int) -> Tensor:
         return pad_sequence([torch.as_tensor(row).long() for row in rows], batch_first=True, padding_value=fill)
 
-    spans = [question.answer or (NO_TOKEN, NO_TOKEN) for question in questions]
+    spans = [question.answer or (IGNORED, IGNORED) for question in questions]
     batch = {
         "input_ids": padded([question.input_ids for question in questions], padding),
         "attention_mask": padded([torch.ones(len(question)) for question in questions], 0),

@@ -60,7 +60,9 @@ def test_what_bits_come_to() -> None:
 def test_what_a_user_gives_is_looked_at_even_where_it_is_not_read(tmp_path: Path) -> None:
     study = STUDIES["gates"]
     setting = study.setting("smoke", corpora={"code": "installed-cod"})
-    with pytest.raises(ValueError, match="corpus='installed-cod': there is no corpus, file or folder of this name: did you mean"):
+    with pytest.raises(
+        ValueError, match="corpus='installed-cod': there is no corpus, file or folder of this name: did you mean"
+    ):
         conduct(study, setting, tmp_path)
     assert not (tmp_path / "smoke" / "runs").exists()
 

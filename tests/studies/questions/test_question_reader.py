@@ -20,10 +20,10 @@ from torch.testing import assert_close
 
 from onward.finetuning.trainer import FineTuner
 from onward.models.window_recurrent import CARRIERS
+from onward.ops.language_loss import IGNORED
 from onward_studies.questions import reader as question_reader
 from onward_studies.questions.reader import (
     MODEL_INPUTS,
-    NO_TOKEN,
     InOrder,
     Recipe,
     learn,
@@ -80,7 +80,7 @@ def test_a_batch_without_spans_has_a_loss() -> None:
     model = reader("pooled")
     batch = batch_of([encoded(2, 9, None, "yes", seed=1), encoded(2, 12, None, "no", seed=2)])
     found = model(**batch)
-    assert (batch["start"] == NO_TOKEN).all()
+    assert (batch["start"] == IGNORED).all()
     assert_close(found.loss, nn.functional.cross_entropy(found.kinds, torch.tensor([1, 2])))
     found.loss.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

@@ -1,3 +1,5 @@
+"""Recurrent BERT: every feed-forward block replaced by a light recurrence, at equal parameter count."""
+
 from .configuration_recurrent_bert import RecurrentBertConfig
 from .modeling_recurrent_bert import (
     RecurrentBertForMaskedLM,
