@@ -27,6 +27,7 @@ from .commands.generate import generate
 from .commands.inspect import inspect
 from .commands.options import option, with_options
 from .commands.shared import TRAINED_BY, fill_package, kind_of
+from .commands.train import refuse_recurrent
 from .commands.train_block import block
 from .commands.train_masked import masked
 from .commands.train_window import window
@@ -47,6 +48,7 @@ class KindsOfTraining(TyperGroup):
         """Tells `onward train MODEL` which command trains this model."""
         if not (args[0] in self.commands or ctx.resilient_parsing or get_close_matches(args[0], self.commands)):
             fill_package()
+            refuse_recurrent(args[0])
             line = f"onward train {TRAINED_BY[kind_of(args[0])]} {shlex.join(args)}"
             raise ValueError(f"`onward train` needs the kind of model, window, block or masked: use `{line}`")
         return super().resolve_command(ctx, args)
@@ -153,6 +155,8 @@ def check_text(arguments: list[str]) -> None:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ValueError(f"{argument!r} is not UTF-8: give names and paths that are, or rename the file")
         if not argument or re.fullmatch("--[a-z-]+=", argument):
+            if not argument and not before.startswith("--"):
+                raise ValueError(f"the argument after {before!r} has an empty value: give a name or a path")
             raise ValueError(f"{argument[:-1] or before} has an empty value: give one, or leave it out")
 
 

@@ -33,8 +33,10 @@ BF16 = {Precision.fastest: None, Precision.float32: False, Precision.bfloat16: T
 def study(
     name: Annotated[str | None, typer.Argument(help="The study. Without it, all studies are listed.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List all studies.")] = False,
-    scale: Annotated[Scale, typer.Option(help="Seconds; hours on two cores; the papers' recipes.")] = Scale.laptop,
-    seeds: Annotated[int, typer.Option(help="How often everything random is repeated.")] = 3,
+    scale: Annotated[
+        Scale, typer.Option(help="smoke: seconds; laptop: hours on two cores; paper: the papers' recipes.")
+    ] = Scale.laptop,
+    seeds: Annotated[int, typer.Option(help="Every run is repeated with this many seeds.")] = 3,
     corpus: Annotated[
         list[str] | None,
         typer.Option(help="Your own text: a name or a path; NAME=PATH if the study has several. Repeatable."),
@@ -43,14 +45,14 @@ def study(
         list[str] | None, typer.Option("--set", help="A size of the study. Repeatable.", metavar="NAME=VALUE")
     ] = None,
     precision: Annotated[
-        Precision, typer.Option(help="Of trainings. The fastest is bfloat16 if the hardware has instructions for it.")
+        Precision, typer.Option(help="For training. The fastest is bfloat16 if the hardware has instructions for it.")
     ] = Precision.fastest,
     only_report: Annotated[
         bool, typer.Option("--report", help="Run nothing: write the report of the runs that have ended.")
     ] = False,
     known: Annotated[
         list[Path] | None,
-        typer.Option(help="The folder of a study whose runs are not to be done again. Repeatable.", metavar="DIR"),
+        typer.Option(help="The folder of a study whose finished runs are reused. Repeatable.", metavar="DIR"),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Run nothing: show how large models are, and what --gpus would take.")
@@ -64,6 +66,8 @@ def study(
     """
     from . import ABOUT
 
+    if name is None and not listed and (corpus or settings or known or only_report or plan):
+        raise ValueError("the name of a study is missing: choose one that `onward study --list` shows")
     if name is None or listed:
         say("\n".join(f"{name:20} {about}" for name, about in ABOUT.items()))
         return
@@ -72,7 +76,7 @@ def study(
     if known and (only_report or plan):
         raise ValueError("--known is for runs, of which --report and --plan do none: leave one of them out")
     if plan and precision is not Precision.fastest:
-        raise ValueError("--precision is for runs; --plan reckons with bfloat16: leave one of them out")
+        raise ValueError("--precision is for runs; --plan assumes bfloat16: leave one of them out")
     chosen = chosen_study(name)
     with options_named():
         setting = chosen.setting(scale.value, seeds, corpora(corpus or ()), sizes(settings or ()), BF16[precision])

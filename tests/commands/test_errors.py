@@ -162,6 +162,11 @@ def test_nothing_is_not_the_present_folder(place, told, line):
     assert "has an empty value" in told(*[argument.replace("@", str(place)) for argument in line])
 
 
+def test_an_empty_argument_is_told_by_its_place(told):
+    said = "onward: the argument after 'window' has an empty value: give a name or a path"
+    assert told("train", "window", "", "--corpus", "x") == said
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -222,7 +222,10 @@ def test_lanes_that_make_no_sense():
         Lanes([], 1, 4)
     with pytest.raises(ValueError, match="document 'd3' has no tokens"):
         Lanes(tokens(3, 0), 1, 4)
-    idle = "lanes=7: 3 of them would stand idle .* 4 documents in 2 epochs; use at most 4 lanes, or more epochs"
+    idle = (
+        "lanes=7: 3 lanes would have no document in the whole run, because 2 documents in 2 epochs fill only 4; "
+        "use at most 4 lanes, or more epochs"
+    )
     with pytest.raises(ValueError, match=idle):
         Lanes(documents, 7, 4, epochs=2)
     assert Lanes(documents, 4, 4, epochs=2).steps == 1

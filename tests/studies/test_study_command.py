@@ -15,6 +15,7 @@ from onward_studies import STUDIES
 
 def test_names_that_are_none() -> None:
     for line, message in (
+        ("study --set tokens=1", "the name of a study is missing: choose one that `onward study --list` shows"),
         ("study mml", "there is no study 'mml': did you mean 'mlm'"),
         ("study mlm --corpus a --corpus b", "--corpus b: there are two for the study"),
         ("study mlm --corpus books=x", "reads no corpus 'books': it reads text, glue"),

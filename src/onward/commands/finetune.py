@@ -32,13 +32,15 @@ class TuningOptions:
     ] = False
 
 
+RECIPE = TuningOptions()
+
+
 def finetune(
     context: typer.Context,
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL", help="A folder, a name on the Hub, or minilm-l6; with --compare, sweeps."),
+        typer.Argument(metavar="model", help="A folder, a name on the Hub, or minilm-l6; with --compare, sweeps."),
     ],
-    recipe: TuningOptions,
     task: Annotated[str | None, option("cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, squad or squad_v2.")] = None,
     data: Annotated[Path | None, option("A folder with the task's files, or one file.", default="from the Hub")] = None,
     learning_rates: Annotated[str, option("One or more, separated by commas.")] = "2e-5,3e-5,5e-5",
@@ -47,6 +49,7 @@ def finetune(
     name: Annotated[str | None, option("The model's name in tables.", default="its folder's name")] = None,
     margin: Annotated[float | None, option("A run has failed unless it beats a guess by this much.")] = None,
     save_models: Annotated[bool, option("Also save every run's weights.", "--save-models")] = False,
+    recipe: TuningOptions = RECIPE,
     compare: Annotated[bool, option("Join finished sweeps into one table.", "--compare")] = False,
     out: Out = Path("runs/finetune"),
 ) -> None:

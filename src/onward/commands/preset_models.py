@@ -51,7 +51,10 @@ def new_model(name: str, tokenizer_name: str | None, settings: dict[str, Any]) -
             f"{name} needs a tokenizer: --tokenizer {bytes}a folder (`onward vocabulary{kind}` makes one), or a name "
             "on the Hub"
         )
-    tokenizer = load_tokenizer(tokenizer_name)
+    try:
+        tokenizer = load_tokenizer(tokenizer_name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--tokenizer {tokenizer_name}: {error}") from error
     if masked and tokenizer.mask_token_id is None:
         raise ValueError(
             f"--tokenizer {tokenizer_name}: the tokenizer has no mask token, which masked language models need; "

@@ -56,12 +56,24 @@ def require_kind(name: str, wanted: str) -> None:
     """Refuses a model that another command trains."""
     from ..models.pretrained import model_type_of
 
+    refuse_recurrent(name)
     kind = kind_of(name)
     if kind == wanted:
         return
     if kind == "window-recurrent" and model_type_of(name) is None:
         raise ValueError(f"there is no model {name!r}: give a preset, or the folder of a trained model")
     raise ValueError(f"{name} is {DESCRIBED[kind]}: use `onward train {TRAINED_BY[kind]} {name}`")
+
+
+def refuse_recurrent(name: str) -> None:
+    from ..models.checking import OURS
+    from ..models.pretrained import model_type_of
+
+    if model_type_of(name) == f"{OURS}window_recurrent":
+        raise ValueError(
+            f"{name} has recurrence already, and `onward train window` gives it to plain backbones: name the backbone "
+            "it was made from, or train it further in Python"
+        )
 
 
 def recipe_of(kind: str, *groups: Any) -> Any:

@@ -92,7 +92,6 @@ def window(
 
     config = WindowRecurrenceConfig(**carried.fields())
     refuse_encoder(model)
-    refuse_recurrent(model)
     require_kind(model, "window-recurrent")
     if training.train == "lora" and training.learning_rate is None:
         training = replace(training, learning_rate=5e-4)  # adapters start from nothing, and need more than weights
@@ -109,17 +108,6 @@ def window(
         make = partial(add_recurrence, backbone, config)
         name = f"{model} with the carrier {config.carrier}"
         train_model(name, make, corpus, tokenizer, recipe, replace(results, out=folder))
-
-
-def refuse_recurrent(name: str) -> None:
-    from ..models.checking import OURS
-    from ..models.pretrained import model_type_of
-
-    if model_type_of(name) == f"{OURS}window_recurrent":
-        raise ValueError(
-            f"{name} has recurrence already, and `onward train window` gives it to plain backbones: name the backbone "
-            "it was made from, or train it further in Python"
-        )
 
 
 def one_or_list(field: str, text: str, wanted: str) -> int | list[int]:

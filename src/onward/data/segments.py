@@ -98,11 +98,12 @@ class Lanes(Dataset[dict[str, Tensor]]):
             raise FieldError("lanes", lanes, "there must be at least one")
         refuse_no_epochs(epochs)
         if lanes > (most := epochs * len(documents)):
+            passes = "1 epoch" if epochs == 1 else f"{epochs} epochs"
             raise FieldError(
                 "lanes",
                 lanes,
-                f"{lanes - most} of them would stand idle for the whole run, because there are only {most} documents "
-                f"in {epochs} epochs; use at most {most} lanes, or more epochs",
+                f"{lanes - most} lanes would have no document in the whole run, because {len(documents)} documents in "
+                f"{passes} fill only {most}; use at most {most} lanes, or more epochs",
             )
         self.documents = documents
         self.lanes = lanes

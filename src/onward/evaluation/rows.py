@@ -29,7 +29,8 @@ NO_CONSTANT = (
     "add_recurrence(backbone, model.config.with_carrier('constant')) passed as constant="
 )
 OTHER_OVERLAP = (
-    "trained with an overlap of {trained}; evaluated with another, pooling only positions before the next window"
+    "trained with an overlap of {trained} and evaluated with another: the memory holds only positions before the next "
+    "window"
 )
 HALF_OVERLAP = "the backbone with windows of {window} tokens: each sees at least half of that before it"
 SWAPPED = "every block is scored with what another document carried at that place"

@@ -87,7 +87,8 @@ def evaluate(
     with job.bar:
         rows = rows_of(job)
     if progress:
-        title = f"{form.pieces} of {model.config.window} tokens, {len(tokenized)} documents, {job.tokens:,} tokens"
+        documents_run = "1 document" if len(tokenized) == 1 else f"{len(tokenized)} documents"
+        title = f"{form.pieces} of {model.config.window} tokens, {documents_run}, {job.tokens:,} tokens"
         Console().print(report.table(rows, title, form))
     if out is not None:
         facts = {name: getattr(model.config, name) for name in settings}

@@ -90,7 +90,7 @@ def _from_hub(task: Task, wanted: Sequence[str]) -> dict[str, tuple[list[Record]
     except HubUnreachable as error:
         raise HubUnreachable(
             f"the data of {task.name} ({name}) is not in the local cache and the Hugging Face Hub cannot be reached: "
-            "connect to the network, or give a folder with its files as data"
+            "connect to the network, or give a folder with its files as data (--data)"
         ) from error.__cause__
     for part in wanted:
         if part not in splits:
