@@ -30,8 +30,18 @@ class Precision(StrEnum):
 BF16 = {Precision.fastest: None, Precision.float32: False, Precision.bfloat16: True}
 
 
+def names_beginning(incomplete: str) -> list[str]:
+    """For completion in a shell."""
+    from . import ABOUT
+
+    return [name for name in ABOUT if name.startswith(incomplete)]
+
+
 def study(
-    name: Annotated[str | None, typer.Argument(help="The study. Without it, all studies are listed.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="The study. Without it, all studies are listed.", autocompletion=names_beginning),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List all studies.")] = False,
     scale: Annotated[
         Scale, typer.Option(help="smoke: seconds; laptop: hours on two cores; paper: the papers' recipes.")

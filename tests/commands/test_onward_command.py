@@ -103,7 +103,12 @@ def test_the_version_needs_no_torch():
 
 def test_the_shell_completes_verbs_and_options():
     code = "import sys, onward_command; sys.argv[0] = 'onward'; onward_command.main()"
-    for words, wanted in (("onward tr", "train"), ("onward train wi", "window"), ("onward train block --tok", "--tok")):
+    for words, wanted in (
+        ("onward tr", "train"),
+        ("onward train wi", "window"),
+        ("onward train block --tok", "--tok"),
+        ("onward study ga", "gates"),
+    ):
         environment = {"_ONWARD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         assert wanted in run(code, **environment).stdout.decode().split("\n")[0]
 
