@@ -21,14 +21,14 @@ LEVELS = (
     ("commands",),
     ("cli",),
 )
-"""From the lowest to the highest. A room imports rooms below its level, and those beside it only downward."""
+"""From the lowest to the highest. A room imports only rooms below its level, not those beside it."""
 
 
-def modules() -> dict[str, Path]:
-    """Every module of `src` by its dotted name."""
+def modules(source: Path = SOURCE) -> dict[str, Path]:
+    """Every module below `source` by its dotted name."""
     found = {}
-    for file in sorted(SOURCE.rglob("*.py")):
-        parts = file.relative_to(SOURCE).with_suffix("").parts
+    for file in sorted(source.rglob("*.py")):
+        parts = file.relative_to(source).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return found
 
@@ -59,24 +59,24 @@ def level_of(room: str) -> int | None:
     return next((number for number, rooms in enumerate(LEVELS) if room in rooms), None)
 
 
-def edges() -> Iterator[tuple[str, str, int]]:
+def edges(source: Path = SOURCE) -> Iterator[tuple[str, str, int]]:
     """(module, imported module, line), where the two are in different rooms."""
-    known = modules()
+    known = modules(source)
     for name, file in known.items():
         for other, line in imports_of(name, file, known):
             if room_of(name) != room_of(other):
                 yield name, other, line
 
 
-def upward() -> list[str]:
+def upward(source: Path = SOURCE) -> list[str]:
     """Every import that goes against LEVELS, or from the library into the studies."""
     found = []
-    for name, other, line in edges():
+    for name, other, line in edges(source):
         here, there = level_of(room_of(name)), level_of(room_of(other))
         if not name.startswith("onward."):
             continue  # studies and the entry point may import anything
         if here is None or there is None or there >= here:
-            found.append(f"{modules()[name].relative_to(SOURCE)}:{line} imports {other}")
+            found.append(f"{name}, line {line}, imports {other}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`carriers` and `pretrained` (ours): every carrier beside its controls, all else equal.
+"""`carriers` and `pretrained` (ours): every carrier beside its controls, on equal terms.
 
 The longest context is a plain model trained on as many tokens, in windows as long as the backbone allows, and evaluated
 with at least half a window before every token. A carrier recovers a share of that model's gain over plain windows; its
