@@ -31,6 +31,7 @@ from .models.window_recurrent import (
     add_recurrence,
 )
 from .models.window_recurrent.state import WindowState
+from .utils.fields import FieldError
 from .utils.version import __version__ as __version__
 
 for _config in (WindowRecurrenceConfig, BlockRecurrentConfig, RecurrentBertConfig):
@@ -49,6 +50,7 @@ __all__ = [
     "BlockRecurrentForCausalLM",
     "BlockRecurrentModel",
     "BlockState",
+    "FieldError",
     "RecurrentBertConfig",
     "RecurrentBertForMaskedLM",
     "RecurrentBertForMultipleChoice",
