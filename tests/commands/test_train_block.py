@@ -120,8 +120,8 @@ def test_more_lanes_than_documents(place, monkeypatch, capsys):
     message = error_of(
         f"train block Rec:fixed:skip --corpus {place}/texts {sizes} --out {place}/wide", monkeypatch, capsys
     )
-    assert message.startswith("--batch-size 10: 2 of them would stand idle")
-    assert message.endswith("use at most 8 lanes, or more epochs")
+    assert message.startswith("--tokens-per-step 1280: it makes 10 lanes, and there are only 8 documents in 2 epochs")
+    assert message.endswith("use a batch_size of at most 8 instead, or more epochs")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_more_lanes_than_documents(place, monkeypatch, capsys):
         ("--set vocab_size=100", "--set vocab_size=100: the tokenizer has 257 ids, which is more"),
         ("--optimizer sgd", "--optimizer sgd: it is not known"),
         ("--evaluate-every 0", "--evaluate-every 0: it must be"),
-        ("--pattern *.md", "holds no *.md files: put some there, or choose others with the pattern '*.ending'"),
+        ("--pattern *.md", "holds no *.md files; put some there, or choose others, such as '*.ending'"),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(place, options, message, monkeypatch, capsys):

@@ -95,7 +95,7 @@ def window(
     refuse_recurrent(model)
     require_kind(model, "window-recurrent")
     if training.train == "lora" and training.learning_rate is None:
-        training = replace(training, learning_rate=5e-4)  # adapters start from nothing, and need more than weights
+        training = replace(training, learning_rate=5e-4)  # adapters start at zero, and need a higher rate than weights
     recipe = recipe_of("window-recurrent", training, common)
     corpus, out = texts.load(), results.out
     configs = {out: config}
@@ -112,10 +112,10 @@ def window(
 
 
 def refuse_recurrent(name: str) -> None:
-    from ..models.checking import OURS
+    from ..models.checking import MODEL_TYPE_PREFIX
     from ..models.pretrained import model_type_of
 
-    if model_type_of(name) == f"{OURS}window_recurrent":
+    if model_type_of(name) == f"{MODEL_TYPE_PREFIX}window_recurrent":
         raise ValueError(
             f"{name} has recurrence already, and `onward train window` gives it to plain backbones: name the backbone "
             "it was made from, or train it further in Python"

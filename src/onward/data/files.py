@@ -37,9 +37,8 @@ def load_documents(path: str | Path, field: str | None = None, pattern: str | No
         raise DataError(f"there is no file or folder {str(path)!r}: check the path")
     json_files, text_files = _files_of(path, pattern)
     if json_files and text_files:
-        raise DataError(
-            f"folder {str(path)!r} holds both .txt and .jsonl files: choose with the pattern '*.txt' or '*.jsonl*'"
-        )
+        problem = f"folder {str(path)!r} holds both .txt and .jsonl files; choose with '*.txt' or '*.jsonl*'"
+        raise DataFieldError("pattern", pattern, problem)
     if json_files:
         lines = (line for file in json_files for line in json_lines(file))
         documents = [_document_of(record, field or "text", where) for where, record in lines]
@@ -47,10 +46,9 @@ def load_documents(path: str | Path, field: str | None = None, pattern: str | No
             raise DataError(f"{', '.join(map(str, json_files))}: no documents; put one JSON object per line there")
         return documents
     if not text_files:
-        raise DataError(
-            f"folder {str(path)!r} holds no {pattern or '.txt, .jsonl or .jsonl.gz'} files: put some there, or choose "
-            "others with the pattern '*.ending'"
-        )
+        wanted = pattern or ".txt, .jsonl or .jsonl.gz"
+        problem = f"folder {str(path)!r} holds no {wanted} files; put some there, or choose others, such as '*.ending'"
+        raise DataFieldError("pattern", pattern, problem)
     if field is not None:
         raise DataFieldError("field", field, f"{path} holds plain text, which has no fields; leave it out")
     blank = {file for file in text_files if _is_blank(file)}  # checked first rather than in the middle of a run

@@ -90,7 +90,7 @@ def _from_hub(task: Task, wanted: Sequence[str]) -> dict[str, tuple[list[Record]
     except HubUnreachable as error:
         raise HubUnreachable(
             f"the data of {task.name} ({name}) is not in the local cache and the Hugging Face Hub cannot be reached: "
-            "connect to the network, or give a folder with its files as data"
+            "connect to the network, or give a folder with its files as data (--data)"
         ) from error.__cause__
     for part in wanted:
         if part not in splits:
@@ -172,7 +172,7 @@ def _label(value: Any, where: str, task: Task) -> int | float:
     except (TypeError, ValueError):
         number = float("nan")
     if number == -1:
-        raise DataError(f"{where}: label {value!r} stands for one that is not public: score on the validation split")
+        raise DataError(f"{where}: label {value!r} means that the label is not public: score on the validation split")
     if task.is_regression and math.isfinite(number):
         return number
     if number in range(len(task.labels)):
