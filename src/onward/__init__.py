@@ -7,7 +7,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM, BlockRecurrentModel, BlockState
-from .models.checking import OURS
+from .models.checking import MODEL_TYPE_PREFIX
 from .models.recurrent_bert import (
     RecurrentBertConfig,
     RecurrentBertForMaskedLM,
@@ -36,7 +36,7 @@ from .utils.version import __version__ as __version__
 
 for _config in (WindowRecurrenceConfig, BlockRecurrentConfig, RecurrentBertConfig):
     AutoConfig.register(_config.model_type, _config)
-    CONFIG_MAPPING.register(_config.model_type.removeprefix(OURS), _config)  # files of version 0.1
+    CONFIG_MAPPING.register(_config.model_type.removeprefix(MODEL_TYPE_PREFIX), _config)  # files of version 0.1
 _models: tuple[Any, ...] = (*MODELS.values(), *_BERTS, BlockRecurrentModel, BlockRecurrentForCausalLM)
 for _model in _models:
     _model.auto_class.register(_model.config_class, _model)

@@ -50,7 +50,7 @@ def test_one_option_takes_many_numbers():
         ("vocabulary --out PLACE/latin.txt", "latin.txt is a file, and results go into a folder"),
         ("demo --out PLACE/latin.txt", "latin.txt is a file, and results go into a folder"),
         ("embed PLACE/run PLACE/texts/0.txt --out PLACE/texts", "texts is a folder, and vectors go into a file"),
-        ("evaluate PLACE/blocks --corpus PLACE/code", "choose others with the pattern '*.ending'"),
+        ("evaluate PLACE/blocks --corpus PLACE/code", "--pattern: folder "),
         ("evaluate PLACE/blocks --corpus PLACE/notes.jsonl", "name the field that holds the text"),
         (
             "evaluate PLACE/blocks --corpus PLACE/notes.jsonl --pattern *.py",

@@ -90,7 +90,7 @@ RECURRENT = MASKED.replace("bert:base", "recurrent-bert:base")
         ("embed @/backbone @/texts/0.txt --out @/v --window 0", "--window 0: it must be at least 1 token"),
         ("embed @/run @/texts/0.txt --out @/v --window 24", "windows of its own, of 24 tokens: leave --window out"),
         ("embed @/run @/texts/0.txt --out @/v --overlap 0", "windows of its own, of 24 tokens: leave --overlap out"),
-        ("vocabulary --corpus @/texts --size 99999999999 --out @/new", "--size 99999999999: no vocabulary has so many"),
+        ("vocabulary --corpus @/texts --size 99999999999 --out @/new", "99999999999: no vocabulary has that many"),
         ("finetune @/backbone --task rte --epochs inf --out @/new", "--epochs inf: it must be a finite number"),
         ("finetune @/backbone --task rte --margin nan --out @/new", "--margin nan: give a number"),
         (
@@ -140,6 +140,12 @@ def test_fields(place, told, line, setting, message):
 def test_no_heads(place, told, line):
     line = line.replace("num_attention_heads=2", "num_attention_heads=0")
     assert "--set num_attention_heads=0: it must be a whole number" in told(*at(place, line))
+
+
+@pytest.mark.parametrize("line", [PRESET, MASKED, RECURRENT])
+def test_heads_that_cannot_share_the_width(place, told, line):
+    line = line.replace("hidden_size=32", "hidden_size=33")
+    assert "--set hidden_size=33: it cannot be shared by num_attention_heads=2; choose" in told(*at(place, line))
 
 
 # --- paths -----------------------------------------------------------------------------------------

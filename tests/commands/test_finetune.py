@@ -61,7 +61,7 @@ def test_a_name_of_its_own_and_saved_models(place: Path) -> None:
             "--max-length 100: it is more than the 64 positions of bert; choose at most 64",
         ),
         ("{0}/bert --task rte --max-length 16 --data {0}/nowhere", "no file or folder"),
-        ("{0}/bert --task rte --max-length 16", "nyu-mll/glue.*cannot be reached.*as data"),
+        ("{0}/bert --task rte --max-length 16", "nyu-mll/glue.*cannot be reached.*--data"),
         ("--compare {0}/sst2", "holds no sweep"),
         ("--compare {0}/sst2 --seeds 3", "--seeds is for runs, .*: leave --seeds out"),
         ("--compare {0}/sst2 --save-models", "leave --save-models out"),

@@ -120,8 +120,8 @@ def test_more_lanes_than_documents(place, monkeypatch, capsys):
     message = error_of(
         f"train block Rec:fixed:skip --corpus {place}/texts {sizes} --out {place}/wide", monkeypatch, capsys
     )
-    assert message.startswith("--batch-size 10: 2 lanes would have no document")
-    assert message.endswith("use at most 8 lanes, or more epochs")
+    assert message.startswith("--tokens-per-step 1280: it makes 10 lanes, and there are only 8 documents in 2 epochs")
+    assert message.endswith("use a batch_size of at most 8 instead, or more epochs")
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_a_field_is_of_json_lines(tmp_path):
 
 
 def test_half_a_character_is_no_text():
-    with pytest.raises(CorpusError, match=r"document 'notes': half a character, .udcff, stands at position 1"):
+    with pytest.raises(CorpusError, match=r"document 'notes': half a character, .udcff, is at position 1"):
         Document("notes", "é\udcff")
 
 

@@ -161,7 +161,7 @@ def test_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "load_hub_data_set", load)
     assert read(TASKS["sst2"]) == TaskData(ROWS, {"validation": ROWS[:2]})
     assert asked == [("nyu-mll/glue", "sst2")]
-    with pytest.raises(DataError, match="test, row 1: label -1 stands for one that is not public"):
+    with pytest.raises(DataError, match="test, row 1: label -1 means that the label is not public"):
         read(TASKS["sst2"], split="test")
 
 

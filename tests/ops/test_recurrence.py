@@ -25,7 +25,7 @@ def numbers(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
 def test_values_and_all_gradients_are_those_of_the_plain_loop(
     activation: str, stride: int, length: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recurrence, "AT_ONCE", at_once)
+    monkeypatch.setattr(recurrence, "VALUES_AT_ONCE", at_once)
     given = [numbers(length, 2, 10), numbers(5, seed=2)]
     before = [x.detach().clone() for x in given]
     ours, theirs = (f(*given, stride, activation) for f in (gated_recurrence, plain_gated_recurrence))

@@ -13,7 +13,7 @@ from ..utils.fields import FieldError
 from .options import option
 from .shared import Out, say
 
-OF_COMPARISONS = ("models", "margin", "compare", "out")
+OPTIONS_OF_COMPARISONS = ("models", "margin", "compare", "out")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def refuse_options(context: typer.Context) -> None:
     """Refuses options that --compare would ignore."""
     for name in context.params:
         source = context.get_parameter_source(name)
-        if name not in OF_COMPARISONS and source is not None and source.name == "COMMANDLINE":
+        if name not in OPTIONS_OF_COMPARISONS and source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} is for runs, and --compare only joins finished ones: leave {option} out")
 

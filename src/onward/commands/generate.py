@@ -9,7 +9,7 @@ from ..utils.fields import FieldError
 from .options import option
 from .shared import Model, Seed, Window, load_model, read_text
 
-COLDEST = 1e-6  # divided by less, scores overflow
+LOWEST_TEMPERATURE = 1e-6  # divided by less, scores overflow
 
 
 def generate(
@@ -38,8 +38,8 @@ def generate(
         raise ValueError("there is nothing to continue: give --prompt TEXT or --prompt-file FILE")
     if tokens < 1:
         raise FieldError("tokens", tokens, "write at least 1")
-    if sample and not temperature >= COLDEST:
-        wanted = "it must be above 0" if not temperature > 0 else f"choose {COLDEST:f} or more"
+    if sample and not temperature >= LOWEST_TEMPERATURE:
+        wanted = "it must be above 0" if not temperature > 0 else f"choose {LOWEST_TEMPERATURE:f} or more"
         raise FieldError("temperature", temperature, f"{wanted}; --no-sample takes the likeliest token each time")
     if sample and not 0 < top_p <= 1:
         raise FieldError("top_p", top_p, "it must be above 0 and at most 1, which draws from all tokens")

@@ -149,7 +149,7 @@ MOST_LAYERS = 10_000
 
 
 def check_model(config: Any) -> None:
-    """Refuses ids outside the vocabulary and sizes of which no model can be made, before texts are loaded."""
+    """Refuses ids outside the vocabulary and sizes that no model can have, before texts are loaded."""
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         found = getattr(config, name)
         for number in found if isinstance(found, list) else [found]:
@@ -157,6 +157,9 @@ def check_model(config: Any) -> None:
                 raise FieldError(name, found, f"the vocabulary has {config.vocab_size} ids, counted from 0")
     if config.num_hidden_layers > MOST_LAYERS:
         raise FieldError("num_hidden_layers", config.num_hidden_layers, f"choose at most {MOST_LAYERS:,}")
+    if config.hidden_size % config.num_attention_heads and not getattr(config, "head_dim", None):
+        heads = f"num_attention_heads={config.num_attention_heads}"
+        raise FieldError("hidden_size", config.hidden_size, f"it cannot be shared by {heads}; choose a multiple")
     try:
         shapes(config)
     except (RuntimeError, OverflowError, TypeError) as error:  # torch's, of numbers beyond its own

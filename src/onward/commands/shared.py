@@ -137,7 +137,7 @@ def load_model(name: str, window: int | None = None) -> tuple[Any, Any]:
     from .. import BlockRecurrentForCausalLM, add_recurrence
     from ..models.pretrained import load_backbone
     from ..models.window_recurrent import WindowRecurrentModel
-    from ..training.results import LOADED, refuse_damaged
+    from ..training.results import FILES_TO_LOAD, refuse_damaged
 
     refuse_encoder(name)
     kind = kind_of(name)
@@ -151,7 +151,7 @@ def load_model(name: str, window: int | None = None) -> tuple[Any, Any]:
             f"{name} is a masked language model, and this command is for models that predict the next token: use it in "
             "transformers' fill-mask pipeline, or `onward finetune`"
         )
-    refuse_damaged(Path(name).expanduser(), "put a copy of it back, or train the model again", LOADED)
+    refuse_damaged(Path(name).expanduser(), "put a copy of it back, or train the model again", FILES_TO_LOAD)
     model, tokenizer = load_backbone(name, AutoModelForCausalLM)
     if not isinstance(model, (WindowRecurrentModel, BlockRecurrentForCausalLM)):
         if window is None:
@@ -182,12 +182,12 @@ TRAINED_BY = {"window-recurrent": "window", "block-recurrent": "block", "masked"
 
 def kind_of(name: str) -> str:
     """The kind of a preset, or of a model in a folder or on the Hub: one of `TRAINED_BY`."""
-    from ..models.checking import OURS
+    from ..models.checking import MODEL_TYPE_PREFIX
     from ..models.pretrained import model_type_of
 
     if is_preset(name):
         return "masked" if name.startswith(("bert:", UPCYCLED)) else "block-recurrent"
-    return KIND_OF_TYPE.get((model_type_of(name) or "").removeprefix(OURS), "window-recurrent")
+    return KIND_OF_TYPE.get((model_type_of(name) or "").removeprefix(MODEL_TYPE_PREFIX), "window-recurrent")
 
 
 UPCYCLED = "recurrent-bert:"

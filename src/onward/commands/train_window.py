@@ -94,7 +94,7 @@ def window(
     refuse_encoder(model)
     require_kind(model, "window-recurrent")
     if training.train == "lora" and training.learning_rate is None:
-        training = replace(training, learning_rate=5e-4)  # adapters start from nothing, and need more than weights
+        training = replace(training, learning_rate=5e-4)  # adapters start at zero, and need a higher rate than weights
     recipe = recipe_of("window-recurrent", training, common)
     corpus, out = texts.load(), results.out
     configs = {out: config}

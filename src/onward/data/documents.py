@@ -24,7 +24,7 @@ class Document:
     def __post_init__(self) -> None:
         if not self.text.isascii() and (half := HALF_A_CHARACTER.search(self.text)):
             raise DataError(
-                f"document {self.name!r}: half a character, \\u{ord(half[0]):04x}, stands at position {half.start()}; "
+                f"document {self.name!r}: half a character, \\u{ord(half[0]):04x}, is at position {half.start()}; "
                 "correct or remove it"
             )
 

@@ -37,9 +37,8 @@ def load_documents(path: str | Path, field: str | None = None, pattern: str | No
         raise DataError(f"there is no file or folder {str(path)!r}: check the path")
     json_files, text_files = _files_of(path, pattern)
     if json_files and text_files:
-        raise DataError(
-            f"folder {str(path)!r} holds both .txt and .jsonl files: choose with the pattern '*.txt' or '*.jsonl*'"
-        )
+        problem = f"folder {str(path)!r} holds both .txt and .jsonl files; choose with '*.txt' or '*.jsonl*'"
+        raise DataFieldError("pattern", pattern, problem)
     if json_files:
         lines = (line for file in json_files for line in json_lines(file))
         documents = [_document_of(record, field or "text", where) for where, record in lines]

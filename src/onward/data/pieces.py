@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 PIECE = 10_000
 """Characters that are tokenized at once, about. More only cost memory."""
-# Letters, digits, signs, each with one space before them; other whitespace by itself: almost GPT-2's words.
+# Letters, digits, signs, each with one space before them; other whitespace alone: almost GPT-2's words.
 WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 BORDER = re.compile(r"(?<=\S)[ \t\r\n]")
 

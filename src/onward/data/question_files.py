@@ -225,7 +225,7 @@ def text_of(record: Record, name: str, where: str) -> str:
     return value
 
 
-# --- where an answer stands ------------------------------------------------------------------------
+# --- where an answer is ----------------------------------------------------------------------------
 
 
 def _patterns(answer: str) -> tuple[re.Pattern[str], re.Pattern[str]]:

@@ -111,7 +111,7 @@ def train_vocabulary(
         problem = f"bytes, or letters, and special tokens alone are {smallest}; choose at least that many"
         raise FieldError("size", size, problem)
     if size > MOST_TOKENS:
-        raise FieldError("size", size, f"no vocabulary has so many tokens; choose at most {MOST_TOKENS:,}")
+        raise FieldError("size", size, f"no vocabulary has that many tokens; choose at most {MOST_TOKENS:,}")
     if max_bytes < 1:
         raise FieldError("max_bytes", max_bytes, "read at least one byte")
     report = progress or (lambda _: None)

@@ -24,10 +24,18 @@ from .scoring import NothingToSwap, Tally, batches, score_batch
 
 
 def measure(
-    model: PreTrainedModel, documents: Sequence[TokenizedDocument], *, memory: str = "true", **options: Any
+    model: PreTrainedModel,
+    documents: Sequence[TokenizedDocument],
+    *,
+    memory: str = "true",
+    batch_size: int = 8,
+    max_tokens: int | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Measures:
     """Scores every token of whole documents except each one's first, with one memory; see `measure_memories`."""
-    return measure_memories(model, documents, memories=(memory,), **options)[memory]
+    options: dict[str, Any] = {"batch_size": batch_size, "max_tokens": max_tokens, "tokenizer": tokenizer}
+    return measure_memories(model, documents, memories=(memory,), progress=progress, **options)[memory]
 
 
 @torch.no_grad()

@@ -174,7 +174,7 @@ def window_rows(
 def at_overlap(model: WindowRecurrentForCausalLM, overlap: int) -> Iterator[tuple[str, ...]]:
     """Gives the model another overlap for a while. Yields the notes to show if it was trained with another one.
 
-    A memory is made for the beginning of the next window. When that moves, only what stands before it is
+    A memory is made for the beginning of the next window. When that moves, only what comes before it is
     pooled (the paper's footnote 3).
     """
     config = model.config

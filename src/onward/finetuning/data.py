@@ -172,7 +172,7 @@ def _label(value: Any, where: str, task: Task) -> int | float:
     except (TypeError, ValueError):
         number = float("nan")
     if number == -1:
-        raise DataError(f"{where}: label {value!r} stands for one that is not public: score on the validation split")
+        raise DataError(f"{where}: label {value!r} means that the label is not public: score on the validation split")
     if task.is_regression and math.isfinite(number):
         return number
     if number in range(len(task.labels)):

@@ -17,7 +17,7 @@ from .recipe import FinetuningRecipe
 from .tasks import Task
 
 SMALLEST_MARGIN = 0.02
-AT_ONCE = 1000  # rows for the tokenizer
+ROWS_AT_ONCE = 1000  # rows for the tokenizer
 
 Logits = tuple[np.ndarray, ...]
 
@@ -84,8 +84,8 @@ class Sentences(TaskInputs):
         self, rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, recipe: FinetuningRecipe
     ) -> list[dict[str, Any]]:
         encoded: list[dict[str, Any]] = []
-        for start in range(0, len(rows), AT_ONCE):
-            some = rows[start : start + AT_ONCE]
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
             texts = [[row[name] for row in some] for name in self.task.texts]
             found = tokenizer(*texts, truncation=True, max_length=recipe.max_length, return_attention_mask=False)
             encoded += [

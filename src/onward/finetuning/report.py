@@ -35,7 +35,7 @@ SUMMARY_COLUMNS: dict[str, Callable[[Summary], str]] = {
 }
 
 TABLE, RESULTS, PICTURE = "table.md", "results.json", "scores"
-WRITTEN = (TABLE, RESULTS, f"{PICTURE}.*")
+REPORT_FILES = (TABLE, RESULTS, f"{PICTURE}.*")
 
 
 def _percent(value: float | None) -> str:

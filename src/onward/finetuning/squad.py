@@ -20,7 +20,7 @@ from .inputs import SMALLEST_MARGIN, Encoded, Logits, TaskInputs
 from .recipe import FinetuningRecipe
 from .tasks import Task
 
-AT_ONCE = 100  # questions for the tokenizer
+QUESTIONS_AT_ONCE = 100  # questions for the tokenizer
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def features(
             f"{type(tokenizer).__name__} does not tell which characters a token is made of, and SQuAD needs it: use a "
             "model with a fast tokenizer"
         )
-    for begin in range(0, len(questions), AT_ONCE):
-        some = questions[begin : begin + AT_ONCE]
+    for begin in range(0, len(questions), QUESTIONS_AT_ONCE):
+        some = questions[begin : begin + QUESTIONS_AT_ONCE]
         _check_room(some, tokenizer, max_length, overlap)
         encoded = tokenizer(
             [row["question"] for row in some],
@@ -178,7 +178,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 # -- how SQuAD's official script compares answers: in lower case, without punctuation, articles and extra spaces. Both
-# versions are scored as 2.0's script does it; 1.1's differs only for answers that are nothing but an article.
+# versions are scored as 2.0's script does it; 1.1's differs only for answers that consist of an article alone.
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -13,7 +13,7 @@ from ..utils.processes import refuse_several
 from ..utils.safe_json import field_of, read_json, write_json
 from .preparation import Preparation, prepare
 from .recipe import FinetuningRecipe, check_learning_rate
-from .report import WRITTEN, write
+from .report import REPORT_FILES, write
 from .results import RESULT, RUNS, SWEEP, RunResult, Sweep
 from .run import MODEL, run
 from .tasks import Task
@@ -46,7 +46,7 @@ def sweep(
     listed = range(seeds) if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     refuse_several("fine-tuning")
     folder = folder_named(out, "out")
-    refuse_foreign(folder, SWEEP, ("config.json", *WRITTEN))
+    refuse_foreign(folder, SWEEP, ("config.json", *REPORT_FILES))
     preparation = prepare(model, task, recipe, data=data, split=split, save_models=save_models)
     file, described = folder / SWEEP, preparation.described
 

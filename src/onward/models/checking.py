@@ -17,7 +17,7 @@ from ..ops.language_loss import refuse_labels_outside
 from ..ops.modes import may_look
 from ..utils.fields import FieldError, refuse_others
 
-OURS = "onward_"
+MODEL_TYPE_PREFIX = "onward_"
 """The prefix of our model types. It names the library where onward is not imported, and transformers only reports an
 unknown model type. Files of version 0.1 lack the prefix."""
 

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from .modes import applied, full_precision
 
-SHORTEST = 1e-6
+SMALLEST_LENGTH = 1e-6
 """Shorter vectors are divided by this instead of their length, so that zero stays zero."""
 
 
@@ -48,9 +48,9 @@ class RMSNorm(nn.RMSNorm):
 class _UnitHeads(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        # Half precision cannot hold 1 / SHORTEST.
+        # Half precision cannot hold 1 / SMALLEST_LENGTH.
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=full_precision(x.dtype))
-        inverse = length.clamp_min_(SHORTEST).reciprocal_()
+        inverse = length.clamp_min_(SMALLEST_LENGTH).reciprocal_()
         ctx.save_for_backward(x, scale, inverse)
         return (x * (inverse * scale[:, None])).to(x.dtype)
 
@@ -61,8 +61,8 @@ class _UnitHeads(torch.autograd.Function):
         along = (grad * x).sum(-1, keepdim=True) * inverse  # the gradient's part along the unit vector
         grad_scale = along.flatten(0, -3).sum((0, 2)) if x.dim() > 2 else along[:, 0]
         factor = inverse * scale[:, None]
-        # Below SHORTEST the divisor is a constant and has no gradient.
-        turning = torch.where(inverse < 1 / SHORTEST, along * inverse * factor, 0)
+        # Below SMALLEST_LENGTH the divisor is a constant and has no gradient.
+        turning = torch.where(inverse < 1 / SMALLEST_LENGTH, along * inverse * factor, 0)
         return torch.addcmul(grad * factor, x, turning, value=-1).to(x.dtype), grad_scale.to(scale.dtype)
 
 

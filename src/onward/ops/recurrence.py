@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from .modes import applied, full_precision
 
-AT_ONCE = 131_072
+VALUES_AT_ONCE = 131_072
 """How many numbers are processed at a time: as many as stay in a processor's cache through several operations."""
 
 
@@ -139,7 +139,7 @@ def _steps_back(grads: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
 
 def _steps_at_once(values: Tensor, stride: int) -> int:
     row = stride * max(1, values[0].numel())
-    return stride * max(1, AT_ONCE // row)
+    return stride * max(1, VALUES_AT_ONCE // row)
 
 
 def gated_recurrence(

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..data.tokens import TokenizedDocument
-from ..models.checking import OURS
+from ..models.checking import MODEL_TYPE_PREFIX
 from ..utils.fields import FieldError
 from ..utils.files import DamagedFile, make_folder
 from ..utils.locks import locked
@@ -129,7 +129,7 @@ def describe(
     config = model.config.to_diff_dict()
     for name in ("transformers_version", "_name_or_path", "architectures", "use_cache", "dtype"):
         config.pop(name, None)
-    config["model_type"] = model.config.model_type.removeprefix(OURS)  # as runs of version 0.1 have it
+    config["model_type"] = model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)  # as runs of version 0.1 have it
     described = {
         **{f"recipe.{name}": value for name, value in recipe.that_shape_the_result().items()},
         **{f"model.{name}": value for name, value in config.items()},

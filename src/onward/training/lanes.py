@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 from ..data.segments import Lanes
 from ..data.tokens import TokenizedDocument
 from ..models.block_recurrent import BlockRecurrentForCausalLM, BlockState
+from ..utils.fields import FieldError
 from .checkpoints import lanes_file, lanes_in, saved_lanes
 from .feed import MASKING_FIELDS, WINDOW_FIELDS, Feed
 
@@ -37,6 +38,13 @@ class LaneFeed(Feed):
         if self.recipe.max_tokens is not None:
             # One more than is needed, so that no lane is idle when the run ends.
             epochs = min(epochs, math.ceil(self.recipe.max_tokens / sum(map(len, documents))) + 1)
+        most = epochs * len(documents)
+        if self.recipe.tokens_per_step is not None and self.rows > most:
+            problem = (
+                f"it makes {self.rows} lanes, and there are only {most} documents in {epochs} epochs; use a batch_size "
+                f"of at most {most} instead, or more epochs"
+            )
+            raise FieldError("tokens_per_step", self.recipe.tokens_per_step, problem)
         return Lanes(documents, self.rows, self.length, epochs=epochs, seed=self.recipe.seed), epochs
 
     def tokens_per_step(self, dataset: Any, documents: Sequence[TokenizedDocument], epochs: int) -> float:

@@ -36,7 +36,7 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 class MaskedFeed(Feed):
     kind = "masked"
     unused_fields = WINDOW_FIELDS
-    sampling = "sequential"  # PackedTexts shuffles by itself
+    sampling = "sequential"  # PackedTexts shuffles its rows
     every_gradient = True
     loss = staticmethod(mean_loss)
     model: BertForMaskedLM

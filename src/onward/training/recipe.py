@@ -10,7 +10,7 @@ from ..utils.fields import FieldError, require_number
 OPTIMIZERS = ("adamw", "adafactor")
 # transformers' names; its "inverse_sqrt" differs from the paper's, which is in optimizers.py.
 SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine", "inverse_sqrt": "inverse_sqrt"}
-TRAINED = ("all", "carrier", "lora")
+TRAINED_PARTS = ("all", "carrier", "lora")
 
 _LARGE_CORPUS = {"epochs": 1, "evaluate_every_tokens": 20_000_000, "patience": None, "gradient_checkpointing": False}
 
@@ -124,7 +124,7 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         self._choose("optimizer", OPTIMIZERS)
         self._choose("schedule", tuple(SCHEDULES))
-        self._choose("train", TRAINED)
+        self._choose("train", TRAINED_PARTS)
         for name in ("gradient_checkpointing", "bf16", "whole_words"):
             self._choose(name, (True, False))
         for name in ("learning_rate", "epochs", "masked_share"):

@@ -17,7 +17,7 @@ from . import checkpoints
 from .folders import RESULT
 from .trainer import RecurrentTrainer
 
-LOADED = ("config.json", "*.safetensors")  # the files of a saved model that loading it reads
+FILES_TO_LOAD = ("config.json", "*.safetensors")  # the files of a saved model that loading it reads
 CARD = "README.md"
 
 Result = TypeVar("Result", bound=Any)
@@ -91,7 +91,7 @@ def result_in(file: Path, kind: type[Result]) -> Result:
 def load_result(model: PreTrainedModel, folder: Path) -> TrainingResult:
     """Loads the trained weights into the model."""
     result = read_result(folder)
-    refuse_damaged(folder, f"put a copy of it back; or delete {folder / RESULT}, and run the same again", LOADED)
+    refuse_damaged(folder, f"put a copy of it back; or delete {folder / RESULT}, and run the same again", FILES_TO_LOAD)
     model.load_state_dict(type(model).from_pretrained(folder).state_dict())
     model.eval()
     return result

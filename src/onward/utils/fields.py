@@ -51,9 +51,10 @@ def require_number(
 
 
 def require_choice(owner: Any, name: str, allowed: Collection[Any]) -> None:
-    """Refuses a field that has none of the allowed values."""
+    """Refuses a field that has none of the allowed values. 0 and 1 are not False and True."""
     value = getattr(owner, name)
-    if not isinstance(value, Hashable) or value not in allowed:
+    alike = [other for other in allowed if isinstance(other, bool) == isinstance(value, bool)]
+    if not isinstance(value, Hashable) or value not in alike:
         raise FieldError(name, value, f"choose one of {', '.join(map(str, sorted(allowed)))}")
 
 

@@ -70,7 +70,7 @@ def without_infinities(value: Any) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """The content of JSON text; `where` it stands is named in errors."""
+    """The content of JSON text; `where` says where the text is, for errors."""
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:

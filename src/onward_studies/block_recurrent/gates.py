@@ -74,8 +74,8 @@ TEXTS = {
 
 
 # On bytes the rows that claims are about; on code the rows that the paper has figures of.
-ON_BYTES = ("XL:512", "XL:2048", "Slide:12L", BASELINE, "Rec:lstm:skip", RECURRENT, "Feedback:fixed:skip")
-ON_CODE = tuple(row for row in PAPER if TEXTS["code"].told(row) is not None)
+ROWS_ON_BYTES = ("XL:512", "XL:2048", "Slide:12L", BASELINE, "Rec:lstm:skip", RECURRENT, "Feedback:fixed:skip")
+ROWS_ON_CODE = tuple(row for row in PAPER if TEXTS["code"].told(row) is not None)
 CODE_OF_PAPER = {
     "rates": (0.25,),
     "tokens_per_step": 8 * 131_072,
@@ -94,7 +94,7 @@ class GateSizes(FewerLayers):
     texts: tuple[str, ...] = by_scale(("books", "books, bytes"), tuple(TEXTS))
     of_texts: Mapping[str, Mapping[str, Any]] = by_scale(
         {"books, bytes": {"rows": (BASELINE, RECURRENT)}},
-        {"books, bytes": {"rows": ON_BYTES}, "code": {"rows": ON_CODE}},
+        {"books, bytes": {"rows": ROWS_ON_BYTES}, "code": {"rows": ROWS_ON_CODE}},
         {"latex": {"rates": (0.5,)}, "code": CODE_OF_PAPER},
     )
     timed_rounds: int = by_scale(2, 20)

@@ -12,7 +12,9 @@ from .rows import BASELINE, RECURRENT, BlockRow, BlockSizes
 from .runs import CONTROLS
 
 BITS = "test_bits"
-NARROW = ("0.1.0",)  # versions of onward whose kernels started with 0.77 / fan_in, and z in gates with 0.077 / fan_in
+NARROW_VERSIONS = (
+    "0.1.0",
+)  # versions of onward whose kernels started with 0.77 / fan_in, and z in gates with 0.077 / fan_in
 OVER_SEEDS = f"{ABOUT_INTERVALS}; claims are about paired differences of test bits."
 ABOUT_CONTROLS = (
     "Lost bits: how much worse a model reads with what another document carries, or with the states that documents "
@@ -46,13 +48,13 @@ def about_trainings(
 def about_starts(outcomes: Mapping[str, Outcome]) -> list[str]:
     """Names trainings that started from other weights than today's would."""
     trained = [outcome for outcome in outcomes.values() if "validation_loss" in outcome]
-    narrow = [o for o in trained if o.get("circumstances", {}).get("versions", {}).get("onward") in NARROW]
+    narrow = [o for o in trained if o.get("circumstances", {}).get("versions", {}).get("onward") in NARROW_VERSIONS]
     if not narrow:
         return []
     which = "All trainings" if len(narrow) == len(trained) else f"{len(narrow)} of {len(trained)} trainings"
     return [
-        f"{which} are of onward {NARROW[-1]}, whose kernels started narrower than the authors': with variance 0.77 / "
-        "fan_in instead of 1 / fan_in, and those of new states in gates with 0.077 / fan_in."
+        f"{which} are of onward {NARROW_VERSIONS[-1]}, whose kernels started narrower than the authors': with variance "
+        "0.77 / fan_in instead of 1 / fan_in, and those of new states in gates with 0.077 / fan_in."
     ]
 
 

@@ -67,11 +67,13 @@ def report(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report:
         [Table.of("Table 2", rows), *lost],
         {"bits": plot(found)} if rows else {},
         claims,
-        (OVER_SEEDS, *about_trainings({CORPUS: found}, ROWS, outcomes), *about_lost, OF_PG19),
+        (OVER_SEEDS, *about_trainings({CORPUS: found}, ROWS, outcomes), *about_lost, NOTE_ON_PG19),
     )
 
 
-OF_PG19 = "The paper's columns are of PG19 and models of 320 to 375 million parameters, for the shape of the thing."
+NOTE_ON_PG19 = (
+    "The paper's columns are of PG19 and models of 320 to 375 million parameters, for the shape of the thing."
+)
 
 
 def plot(found: Outcomes) -> Figure:

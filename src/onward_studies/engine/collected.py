@@ -22,7 +22,7 @@ from .page import RESULTS, write_page
 from .reporting import Claim, Table, claims_table
 
 VERDICTS = (HOLDS, FAILS, UNSEEN)
-BEGINNING = f"""# Results
+PAGE_HEAD = f"""# Results
 
 What the papers claim, and what we saw, study by study. These are small models trained for minutes: see each study's own
 notes for what that leaves open. A claim **{HOLDS}** if the 95 % interval of the paired differences over seeds is on its
@@ -45,7 +45,7 @@ def collect(folder: Path, page: Path) -> str:
     rows = [[f"[{name}](#{name})", *_counts(saved), saved["runs"], _hours(saved)] for name, saved in found.items()]
     overview = Table("All studies", ("study", *VERDICTS, "runs", "hours of one core"), rows)
     sections = [_section(name, saved, folder / name, page) for name, saved in found.items()]
-    return "\n".join([BEGINNING, overview.markdown(), *sections])
+    return "\n".join([PAGE_HEAD, overview.markdown(), *sections])
 
 
 def _results(file: Path) -> dict[str, Any]:

@@ -119,8 +119,15 @@ def report_mlm(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> Report
     )
 
 
-OF_PRETRAINING = ("parameters", "learning rate", "seeds", "hours of a run", "validation MLM loss, nats", "against BERT")
-COLUMNS = ("model", *OF_PRETRAINING, "fine-tuned average", "against BERT", "the paper's")
+PRETRAINING_COLUMNS = (
+    "parameters",
+    "learning rate",
+    "seeds",
+    "hours of a run",
+    "validation MLM loss, nats",
+    "against BERT",
+)
+COLUMNS = ("model", *PRETRAINING_COLUMNS, "fine-tuned average", "against BERT", "the paper's")
 
 
 def word_order_rows(setting: StudySetting, outcomes: Mapping[str, Outcome]) -> list[dict[str, str]]:

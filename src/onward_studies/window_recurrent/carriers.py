@@ -251,7 +251,7 @@ def _claims(sizes: CarrierSizes, table: CarrierRows) -> list[Claim]:
     return [*claims, *judged(controls, "nats per token better")]
 
 
-LOOKS: tuple[dict[str, Any], ...] = (
+LINE_STYLES: tuple[dict[str, Any], ...] = (
     {"color": "0.7", "linestyle": "--", "marker": "+"},
     {"color": "0.55", "linestyle": "-", "marker": "o"},
     {"color": "0.45", "linestyle": "-.", "marker": "D"},
@@ -270,7 +270,7 @@ def plot(sizes: CarrierSizes, found: Outcomes, value: str) -> Figure:
     figure, panel = one_panel(7.6, 3.8, where, "better than plain windows (nats per token)")
     chosen = variants(sizes)
     base = _by_place(found, chosen[PLAIN], value)
-    for name, look in zip((name for name in chosen if name in sizes.carriers), LOOKS, strict=False):
+    for name, look in zip((name for name in chosen if name in sizes.carriers), LINE_STYLES, strict=False):
         ours = _by_place(found, chosen[name], value)
         places = [place for place in base if place in ours]
         panel.plot(places, [base[p] - ours[p] for p in places], label=name, linewidth=1, markersize=4, **look)

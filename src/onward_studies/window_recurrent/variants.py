@@ -105,8 +105,8 @@ def recurrent(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
     return Variant("recurrent", sizes.recurrent, window, overlap)
 
 
-def constant(sizes: WindowSizes, window: int, overlap: int = 0) -> Variant:
-    return Variant("constant", {**sizes.recurrent, "constant_of": "recurrent"}, window, overlap)
+def constant(sizes: WindowSizes, window: int) -> Variant:
+    return Variant("constant", {**sizes.recurrent, "constant_of": "recurrent"}, window)
 
 
 def kind_of(sizes: WindowSizes, variant: Variant) -> str:

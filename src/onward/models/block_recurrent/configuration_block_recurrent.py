@@ -9,8 +9,8 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from ...utils.fields import FieldError, require_choice, require_number
-from ..checking import OURS, CheckedConfig
-from .gates import CONFIGURATIONS, GATES, TANHS
+from ..checking import MODEL_TYPE_PREFIX, CheckedConfig
+from .gates import CONFIGURATIONS, GATES, TANH_CHOICES
 
 WHOLE_NUMBERS = (
     "vocab_size",
@@ -27,7 +27,7 @@ WHOLE_NUMBERS = (
 CHOICES = {
     "gate": GATES,
     "gate_configuration": CONFIGURATIONS,
-    "gate_tanh": TANHS,
+    "gate_tanh": TANH_CHOICES,
     "hidden_act": ACT2FN,
     "feedback": (True, False),
     "attends_to_itself": (True, False),
@@ -60,11 +60,11 @@ class BlockRecurrentConfig(CheckedConfig, PreTrainedConfig):
         initial_attention_scale: queries and keys have length 1; this factor is learned, per head.
         dropout: on the embeddings, the input of attention, its weights, and the output of each half of a layer; none
             along the document.
-        blocks_per_checkpoint: with gradient checkpointing, the state is kept after every so many blocks; with feedback,
+        blocks_per_checkpoint: with gradient checkpointing, the state is kept after every Nth block; with feedback,
             after every block.
     """
 
-    model_type = f"{OURS}block_recurrent"
+    model_type = f"{MODEL_TYPE_PREFIX}block_recurrent"
     keys_to_ignore_at_inference: ClassVar = ["state"]
 
     vocab_size: int = 32_000

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 CONFIGURATIONS = ("dual", "single", "skip")
-TANHS = ("lstm", "single")
+TANH_CHOICES = ("lstm", "single")
 KEPT_DEVIATION = 0.8796256610342398  # of a normal distribution that is cut off at two standard deviations
 
 

@@ -131,7 +131,7 @@ class BlockRecurrentModel(BlockRecurrentPreTrainedModel):
         keep_layers = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         embedded = self._embedded(input_ids, inputs_embeds)
         layout, real, state = self._begin(embedded, attention_mask, state, starts_document)
-        if not any(layout.lengths):  # nothing but padding
+        if not any(layout.lengths):  # only padding
             nothing = BlockRecurrentOutput(last_hidden_state=torch.zeros_like(embedded), state=state)
             return self.returned(nothing, return_dict)
         cut = pieces(layout, self._blocks_per_piece, real)

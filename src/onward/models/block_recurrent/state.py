@@ -210,6 +210,6 @@ def check_form(state: BlockState, config: BlockRecurrentConfig) -> None:
             if layer.cell is None or layer.cell.vectors.shape[1:] != wanted:
                 raise ValueError(f"the state has no {wanted[0]} vectors of {wanted[1]} at layer {number}: damaged")
             if layer.cell.opened is None and not between:
-                raise ValueError(f"the state stands inside a block that layer {number} has not opened: it is damaged")
+                raise ValueError(f"the state is inside a block that layer {number} has not opened: it is damaged")
             if layer.cell.opened is not None and layer.cell.opened.keys.shape[1::2] != heads:
                 raise ValueError(f"the states of layer {number} have other heads than {heads[0]} of {heads[1]}")

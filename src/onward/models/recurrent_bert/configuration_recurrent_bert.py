@@ -8,7 +8,7 @@ from transformers import AutoConfig, BertConfig, PreTrainedConfig
 
 from ...ops.recurrence import ACTIVATIONS
 from ...utils.fields import FieldError, require_choice, require_number
-from ..checking import OURS, CheckedConfig
+from ..checking import MODEL_TYPE_PREFIX, CheckedConfig
 
 # Values that fail later, inside a kernel, are refused here. A norm needs an epsilon above 0.
 NUMBERS = (
@@ -34,7 +34,7 @@ class RecurrentBertConfig(CheckedConfig, BertConfig):
         activation: "silu", the paper's Swish, or "relu", with which states are running maxima.
     """
 
-    model_type = f"{OURS}recurrent_bert"
+    model_type = f"{MODEL_TYPE_PREFIX}recurrent_bert"
 
     recurrence_size: int | None = None
     stride: int = 1

@@ -11,7 +11,7 @@ from transformers.configuration_utils import SubConfigSpec
 
 from ...ops import windows
 from ...utils.fields import FieldError, require_choice, require_number
-from ..checking import OURS, CheckedConfig
+from ..checking import MODEL_TYPE_PREFIX, CheckedConfig
 from .carriers import CARRIERS, POOLINGS, Defaults
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         backbone, backbone_name, head, causal: set by `add_recurrence`.
     """
 
-    model_type = f"{OURS}window_recurrent"
+    model_type = f"{MODEL_TYPE_PREFIX}window_recurrent"
     sub_configs_defaults: ClassVar = {"backbone": SubConfigSpec(AutoConfig, model_type="gpt2", optional=True)}
     keys_to_ignore_at_inference: ClassVar = ["state"]
 

@@ -22,7 +22,9 @@ from transformers import DynamicCache, PreTrainedModel
 from .heads import answering, remember_kind
 from .insertion import ELSEWHERE, SUPPORTED, Call, Insertion, backbone_layers, first_position, inserting, lock_of
 
-WORKING = "gpt2, llama, mistral, qwen3, gemma3, mixtral, bert, roberta, modernbert and many more (docs/families.md)"
+WORKING_FAMILIES = (
+    "gpt2, llama, mistral, qwen3, gemma3, mixtral, bert, roberta, modernbert and many more (docs/families.md)"
+)
 ROWS, LENGTH, VECTORS = 4, 6, 3
 
 
@@ -44,7 +46,7 @@ def _refuse(model: PreTrainedModel, why: str) -> UnsupportedBackboneError:
     family = model.config.model_type
     return UnsupportedBackboneError(
         f"recurrence cannot be added to {type(model).__name__} of the family {family!r}: {why}. "
-        f"Families known to work: {WORKING}."
+        f"Families known to work: {WORKING_FAMILIES}."
     )
 
 

@@ -17,10 +17,10 @@ from transformers import GenerationConfig, PreTrainedModel
 from ...data.packaged import source_of
 from ...utils.files import DamagedFile, make_folder, whole_file
 from ..base import StatefulModel
-from ..checking import OURS
+from ..checking import MODEL_TYPE_PREFIX
 from ..fingerprints import Fingerprint
 
-ADDED = "recurrence.safetensors"
+ADDED_WEIGHTS = "recurrence.safetensors"
 _OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 
 
@@ -78,7 +78,7 @@ class SavesWhatWasAdded(StatefulModel):
         made_with = Fingerprint.of(self.backbone)
         if made_with is None:
             raise ValueError("the backbone's weights are not whole in this process: save the whole model instead")
-        with whole_file(directory / ADDED) as unfinished:
+        with whole_file(directory / ADDED_WEIGHTS) as unfinished:
             save_file(state, unfinished, metadata={"format": "pt", "backbone": json.dumps(made_with.as_json())})
         config = copy.deepcopy(config)
         config.added_only, config.architectures = True, [type(self).__name__]
@@ -117,11 +117,11 @@ class SavesWhatWasAdded(StatefulModel):
 
     @classmethod
     def _load_added(cls, name: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-        path = Path(name) / ADDED
+        path = Path(name) / ADDED_WEIGHTS
         if not path.is_file():
             from huggingface_hub import hf_hub_download
 
-            path = Path(hf_hub_download(str(name), ADDED))
+            path = Path(hf_hub_download(str(name), ADDED_WEIGHTS))
         try:
             state = load_file(path)
         except SafetensorError as error:
@@ -167,7 +167,7 @@ def _digest_of_version_0_1(backbone: nn.Module) -> str:
 
 def _refuse_foreign(name: Any, config_class: Any, place: dict[str, Any]) -> None:
     kind = config_class.get_config_dict(name, **place)[0].get("model_type")
-    if kind not in (config_class.model_type, config_class.model_type.removeprefix(OURS)):
+    if kind not in (config_class.model_type, config_class.model_type.removeprefix(MODEL_TYPE_PREFIX)):
         raise ValueError(
             f"{name} holds {f'a model of the kind {kind!r}' if kind else 'no configuration'}, not one that onward "
             "saved: load it with transformers, then use add_recurrence"
