@@ -1,4 +1,4 @@
-"""For all tests: one thread each, and which folders `make quick` leaves out."""
+"""For all tests: one thread each, the same random numbers, and which folders `make quick` leaves out."""
 
 import os
 from pathlib import Path
@@ -20,3 +20,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in LONG:
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Whichever tests ran before on the same worker."""
+    torch.manual_seed(0)

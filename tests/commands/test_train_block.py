@@ -146,11 +146,7 @@ def test_more_lanes_than_documents(place, monkeypatch, capsys):
         ("--set vocab_size=100", "--set vocab_size=100: the tokenizer has 257 ids, which is more"),
         ("--optimizer sgd", "--optimizer sgd: it is not known"),
         ("--evaluate-every 0", "--evaluate-every 0: it must be"),
-        (
-            "--pattern *.md",
-            "--pattern '*.md': folder 'PLACE/texts' holds no *.md files: put some there, or choose others with the "
-            "pattern '*.ending'",
-        ),
+        ("--pattern *.md", "holds no *.md files; put some there, or choose others, such as '*.ending'"),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(place, options, message, monkeypatch, capsys):

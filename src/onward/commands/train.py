@@ -66,10 +66,10 @@ def require_kind(name: str, wanted: str) -> None:
 
 
 def refuse_recurrent(name: str) -> None:
-    from ..models.checking import OURS
+    from ..models.checking import MODEL_TYPE_PREFIX
     from ..models.pretrained import model_type_of
 
-    if model_type_of(name) == f"{OURS}window_recurrent":
+    if model_type_of(name) == f"{MODEL_TYPE_PREFIX}window_recurrent":
         raise ValueError(
             f"{name} has recurrence already, and `onward train window` gives it to plain backbones: name the backbone "
             "it was made from, or train it further in Python"

@@ -46,11 +46,9 @@ def load_documents(path: str | Path, field: str | None = None, pattern: str | No
             raise DataError(f"{', '.join(map(str, json_files))}: no documents; put one JSON object per line there")
         return documents
     if not text_files:
-        problem = (
-            f"folder {str(path)!r} holds no {pattern or '.txt, .jsonl or .jsonl.gz'} files: put some there, or choose "
-            "others with the pattern '*.ending'"
-        )
-        raise DataFieldError("pattern", pattern, problem) if pattern else DataError(problem)
+        wanted = pattern or ".txt, .jsonl or .jsonl.gz"
+        problem = f"folder {str(path)!r} holds no {wanted} files; put some there, or choose others, such as '*.ending'"
+        raise DataFieldError("pattern", pattern, problem)
     if field is not None:
         raise DataFieldError("field", field, f"{path} holds plain text, which has no fields; leave it out")
     blank = {file for file in text_files if _is_blank(file)}  # checked first rather than in the middle of a run
