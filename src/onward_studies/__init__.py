@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 CATALOGUE: dict[str, dict[str, str]] = {
     "window_recurrent.backbone": {
-        "backbone": "ours: the small decoder that the studies of window recurrence start from",
+        "backbone": "ours: pretrains the small decoder that the studies of window recurrence start from",
     },
     "window_recurrent.overlap": {
         "overlap-wikipedia": "Adding Recurrence, Table 1: Wikipedia: perplexity and FLOPs/token by overlap, with "
@@ -23,24 +23,23 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "pareto": "Adding Recurrence, Figure 5: perplexity against FLOPs, and which points are on the frontier",
     },
     "window_recurrent.carriers": {
-        "carriers": "ours: every carrier on the same backbone and tokens: what it recovers of a longer context, and by "
-        "content",
-        "pretrained": "ours: the same of SmolLM2-135M as it is: only carriers are trained",
+        "carriers": "ours: every carrier on one backbone: how much of a longer context it recovers, and how much of "
+        "that is content",
+        "pretrained": "ours: the same on a frozen SmolLM2-135M; only carriers are trained",
     },
     "window_recurrent.topics": {
-        "topics": "Adding Recurrence, section 5.3: whether continuations keep to the topic of their contexts",
-        "continuations": "Adding Recurrence, Tables 4 and 5: contexts beside continuations of both models",
+        "topics": "Adding Recurrence, section 5.3: how closely continuations keep to the topic of their contexts",
+        "continuations": "Adding Recurrence, Tables 4 and 5: contexts and the continuations of both models",
     },
     "questions.hotpotqa": {
-        "hotpotqa": "Adding Recurrence, Table 3: answers over many windows, with recurrence and without",
+        "hotpotqa": "Adding Recurrence, Table 3: question answering over many windows, with and without recurrence",
     },
     "questions.boolq": {
-        "boolq": "ours: yes or no over whole articles, with recurrence and without, next to Adding Recurrence's "
-        "Table 3",
+        "boolq": "ours: yes/no questions about whole articles, with and without recurrence",
     },
     "block_recurrent.gates": {
-        "gates": "Block-Recurrent, Table 1: all rows, bits and relative step time, on books (tokens, bytes), LaTeX and "
-        "source code",
+        "gates": "Block-Recurrent, Table 1: all rows, bits and relative step times, on books (tokens, bytes), LaTeX "
+        "and source code",
     },
     "block_recurrent.scale": {
         "scale": "Block-Recurrent, Table 2: a larger size, on books",
@@ -50,7 +49,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "masked.reports": {
         "mlm": "Simple recurrence: MLM loss and fine-tuned average at equal parameters",
-        "stability": "Simple recurrence: scores over learning rates and seeds, share of failed runs (the runs of mlm)",
+        "stability": "Simple recurrence: scores over learning rates and seeds, and the share of failed runs",
     },
 }
 """By module, the studies in its STUDIES with a line about each. To add a study, write a module and its lines here."""

@@ -212,7 +212,7 @@ class Residual:
         return torch.cat([first[None], z + feed_forward(carrier, config, z)])  # [V, k]
 
 
-class Spans:
+class PlainSpans:
     """Vector 0 is the document's first token as input of attention. A window is cut into spans of equal length; the
     mean x of each, without the window's first token, is inserted as x + x A B. Spans of the last H windows are
     inserted, the oldest first; as a window ages, neighbours are averaged. The memory is the means [I, V, k], and
@@ -233,12 +233,12 @@ class Spans:
             older = [torch.zeros_like(a[0])] * sum(fewer)
             if previous is not None:
                 vectors[0] = previous[0][number, 0]
-                older = [x for x, _ in Spans.older(config, previous[0][number], previous[1])]
+                older = [x for x, _ in PlainSpans.older(config, previous[0][number], previous[1])]
             means.append(torch.stack([vectors[0], *older, *vectors[1:]]))
         first, *seen = [len(places) > 0 for places in members]
         older_seen = [False] * sum(fewer)
         if previous is not None:
-            older_seen = [there for _, there in Spans.older(config, previous[0][0], previous[1])]
+            older_seen = [there for _, there in PlainSpans.older(config, previous[0][0], previous[1])]
         return torch.stack(means), torch.tensor([first, *older_seen, *seen])
 
     @staticmethod
@@ -271,7 +271,7 @@ class Spans:
 
 def kind_of(config: Config) -> Any:
     name = config.stands_for if config.carrier == "constant" else config.carrier
-    return {"pooled": Residual if config.residual else Paper, "spans": Spans, "none": None}[name]
+    return {"pooled": Residual if config.residual else Paper, "spans": PlainSpans, "none": None}[name]
 
 
 def vectors_of(carrier: Any, config: Config, memory: Memory | None) -> dict[int, Tensor]:
@@ -282,7 +282,7 @@ def vectors_of(carrier: Any, config: Config, memory: Memory | None) -> dict[int,
         return {}
     if config.carrier == "constant":
         memory, carrier = tuple(learned[0] for learned in carrier.learned), carrier.inner
-        if kind is Spans:
+        if kind is PlainSpans:
             memory = (*memory, torch.ones(config.vector_count, dtype=torch.bool))
     return {
         layer: kind.vectors(carrier, config, memory, number) for number, layer in enumerate(config.insertion_layers)
