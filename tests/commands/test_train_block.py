@@ -144,7 +144,7 @@ def test_more_lanes_than_documents(place, monkeypatch, capsys):
         ("--set hidden_sise=64", "did you mean 'hidden_size'?"),
         ("--set gate=both", "--set gate=both: choose one of fixed, lstm"),
         ("--set vocab_size=100", "--set vocab_size=100: the tokenizer has 257 ids, which is more"),
-        ("--optimizer sgd", "--optimizer sgd: it is not known"),
+        ("--optimizer sgd", "--optimizer sgd: choose one of adafactor, adamw"),
         ("--evaluate-every 0", "--evaluate-every 0: it must be"),
         ("--pattern *.md", "holds no *.md files; put some there, or choose others, such as '*.ending'"),
     ],

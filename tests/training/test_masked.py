@@ -178,7 +178,7 @@ def test_what_does_not_go_together(tmp_path):
     for changes, message in [
         ({"masked_share": 1.0}, "masked_share=1.0: some tokens must stay visible"),
         ({"masked_share": 0}, "masked_share=0: it must be a number above 0"),
-        ({"whole_words": "yes"}, "whole_words='yes': it is not known"),
+        ({"whole_words": "yes"}, "whole_words='yes': choose one of False, True"),
         ({"sequence_length": 2}, "sequence_length=2: it must be a whole number of at least 3"),
     ]:
         with pytest.raises(ValueError, match=message):

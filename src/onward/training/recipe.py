@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..utils.fields import FieldError, require_number
+from ..utils.fields import FieldError, require_choice, require_number
 
 OPTIMIZERS = ("adamw", "adafactor")
 # transformers' names; its "inverse_sqrt" differs from the paper's, which is in optimizers.py.
@@ -122,11 +122,11 @@ class TrainingRecipe:
         return cls(**values | overrides)
 
     def __post_init__(self) -> None:
-        self._choose("optimizer", OPTIMIZERS)
-        self._choose("schedule", tuple(SCHEDULES))
-        self._choose("train", TRAINED_PARTS)
+        require_choice(self, "optimizer", OPTIMIZERS)
+        require_choice(self, "schedule", SCHEDULES)
+        require_choice(self, "train", TRAINED_PARTS)
         for name in ("gradient_checkpointing", "bf16", "whole_words"):
-            self._choose(name, (True, False))
+            require_choice(self, name, (True, False))
         for name in ("learning_rate", "epochs", "masked_share"):
             require_number(self, name, above=0)
         if self.masked_share >= 1:
@@ -142,11 +142,6 @@ class TrainingRecipe:
         for name in ("tokens_per_step", "segments_at_once", "max_tokens", "patience", "save_every_tokens"):
             require_number(self, name, at_least=1, whole=True, or_none=True)
         require_number(self, "sequence_length", at_least=3, whole=True, or_none=True)
-
-    def _choose(self, name: str, allowed: tuple[Any, ...]) -> None:
-        if getattr(self, name) not in allowed:
-            listed = ", ".join(map(repr, allowed))
-            raise FieldError(name, getattr(self, name), f"it is not known; choose one of {listed}")
 
     def rate_of(self, part: str) -> float:
         """The learning rate of the "backbone" or the "carrier"."""
