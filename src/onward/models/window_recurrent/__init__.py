@@ -1,7 +1,7 @@
 """Window recurrence: a memory for pretrained backbones, carried from window to window."""
 
 from .adding import MODELS, add_recurrence
-from .carriers import CARRIERS, Carrier, carrier
+from .carriers import CARRIERS, Carrier, SlotCarrier, VectorCarrier, carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .language_models import WindowRecurrentForCausalLM, WindowRecurrentForMaskedLM
 from .modeling_window_recurrent import (
@@ -20,7 +20,9 @@ __all__ = [
     "Carrier",
     "Embeddings",
     "RecurrentOutput",
+    "SlotCarrier",
     "UnsupportedBackboneError",
+    "VectorCarrier",
     "WindowRecurrenceConfig",
     "WindowRecurrentForCausalLM",
     "WindowRecurrentForMaskedLM",

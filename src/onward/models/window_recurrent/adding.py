@@ -83,7 +83,9 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     config.backbone = model.config
     config.backbone_name = config.backbone_name or getattr(model.config, "_name_or_path", "") or None
     _check_context(model, config)
-    config.causal = probe(model, config.insertion_layers, config.space).causal
+    found = probe(model, config.insertion_layers, config.space)
+    config.causal = found.causal
+    config.slot_shapes = found.shapes if config.space is None else None
     if config.head in ("causal-lm", "masked-lm"):
         refuse_router_loss(model.config)
     if config.head == "causal-lm" and not config.causal:

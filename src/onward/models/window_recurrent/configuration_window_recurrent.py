@@ -12,7 +12,7 @@ from transformers.configuration_utils import SubConfigSpec
 from ...ops import windows
 from ...utils.fields import FieldError, require_choice, require_number
 from ..checking import MODEL_TYPE_PREFIX, CheckedConfig
-from .carriers import CARRIERS, POOLINGS, Defaults
+from .carriers import CARRIERS, POOLINGS, SCORES, Defaults
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The paper's language model: windows of 300 tokens, one vector into the second layer.
@@ -28,6 +28,7 @@ CHOICES: dict[str, Collection[Any]] = {
     "pooled_positions": ("all", "before_next_window"),
     "activation": ACT2FN,
     "residual": (True, False),
+    "score": SCORES,
 }
 TOKEN_IDS = tuple(f"{token}_token_id" for token in ("bos", "eos", "pad", "sep", "cls", "mask", "unk"))
 
@@ -39,14 +40,19 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     `preset("decoder")` and `preset("encoder")` are exactly the paper's.
 
     Args:
-        carrier: what is carried: "pooled" (the paper's), "spans" (more capacity), "constant" (a control that does not
-            depend on the text) or "none" (plain windows).
+        carrier: what is carried: "matched" (the tokens that each head needs most, adjusted to stand for all others),
+            "selected" (these tokens as they are), "recent" (the last tokens), "pooled" (the paper's), "spans" (means),
+            "constant" (a control that does not depend on the text) or "none" (plain windows).
         window: how many tokens the backbone sees at once.
+        slots: how many keys and values each head has beside its window, for every carrier but "pooled".
+        sinks: how many of them are the document's first tokens, which models attend to when nothing else fits.
+        score: by which "selected" and "matched" choose tokens: "attention" (that the window's queries gave them),
+            "received" (over time), or "key_difference".
         overlap: how many of them the next window repeats.
         insert_at: the layer, counted from 1, whose attention gets the extra keys and values; a list of layers, or
             "all". By default the carrier's own: "all", and 2 for "pooled" without `residual`.
-        vectors: how many vectors are inserted; by default 1 + 15 * history for "spans" (1 + the sum of `history` if it
-            is a list), 2 for "pooled" (the document's first token and one made of z), 1 without `residual`.
+        vectors: how many vectors "pooled" inserts; by default 2 (the document's first token and one made of z), 1
+            without `residual`. For "spans" it is another name of `slots`.
         pooling: "mean", "max" or "attention" (one learned key), for "pooled".
         pooled_layers: "weighted" (a learned mixture of all layers) or "last", for "pooled".
         pooled_positions: "all" positions of a window, or those "before_next_window" starts (which differ if windows
@@ -56,11 +62,14 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         hidden: widths of the hidden layers between z and h_prev, for "pooled"; "width" is the backbone's.
         activation: between those layers, by its name in transformers.
         rank: of the correction maps of "spans".
-        history: how many windows "spans" remembers; each has (vectors - 1) / history spans. Or a list of the number of
-            spans of each, the last window first: [63, 32, 16] keeps less of older windows.
+        history: how many windows "spans" remembers; each has (slots - 1) / history spans. Or a list of the number of
+            spans of each, the last window first: [63, 32, 16] keeps less of older windows. By default as many windows
+            as it takes to fill the slots with tokens.
         truncate_after: back-propagation goes through this many windows; None for all of a call.
         stands_for: the carrier that "constant" is the control of.
-        backbone, backbone_name, head, causal: set by `add_recurrence`.
+        tokens_at_once: how many tokens may run through the backbone at once, in several windows of each row. More are
+            faster up to a point, and need more memory; results are the same.
+        backbone, backbone_name, head, causal, slot_shapes: set by `add_recurrence`.
     """
 
     model_type = f"{MODEL_TYPE_PREFIX}window_recurrent"
@@ -69,6 +78,9 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
 
     carrier: str = "pooled"
     window: int = 300
+    slots: int | None = None
+    sinks: int = 1
+    score: str = "attention"
     overlap: int = 0
     insert_at: int | list | str | None = None
     vectors: int | None = None
@@ -79,14 +91,16 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     hidden: list | tuple = (200, 200, 200)
     activation: str = "gelu"
     rank: int = 32
-    history: int | list = 1
+    history: int | list | None = None
     stands_for: str = "pooled"
     truncate_after: int | None = None
+    tokens_at_once: int = 2048
     backbone: Any = None
     backbone_name: str | None = None
     added_only: bool = False
     head: str | None = None
     causal: bool | None = None
+    slot_shapes: list | None = None  # by layer: key-value heads, features of a key, of a value
 
     def __post_init__(self, **kwargs: Any):
         token_ids = {name: kwargs.pop(name) for name in TOKEN_IDS if name in kwargs}
@@ -108,9 +122,10 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     def with_carrier(self, carrier: str) -> WindowRecurrenceConfig:
         """The same windows and layers of insertion with another carrier, for controls."""
         values = {name: getattr(self, name) for name in self.own_fields()}
-        for name in ("backbone", "backbone_name", "head", "causal", "added_only"):
+        for name in ("backbone", "backbone_name", "head", "causal", "added_only", "slot_shapes"):
             values.pop(name)
-        values |= {"carrier": carrier, "insert_at": self._insert_at, "vectors": self.vector_count}
+        values |= {"carrier": carrier, "insert_at": self._insert_at, "slots": None, "vectors": None}
+        values["slots" if self._counts_slots else "vectors"] = self.vector_count
         if carrier == "constant":
             values["stands_for"] = self._acts_as
         return type(self)(**values)
@@ -123,8 +138,14 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         require_number(self, "overlap", whole=True)
         windows.check(self.window, self.overlap)
         require_number(self, "rank", at_least=1, whole=True)
-        for name in ("vectors", "truncate_after"):
+        for name in ("slots", "vectors", "truncate_after"):
             require_number(self, name, at_least=1, whole=True, or_none=True)
+        require_number(self, "sinks", at_least=0, whole=True)
+        require_number(self, "tokens_at_once", at_least=1, whole=True)
+        if self.slots is not None and not self._counts_slots:
+            raise FieldError("slots", self.slots, f"carrier={self.carrier!r} inserts vectors; use vectors={self.slots}")
+        if self.vectors is not None and self._takes_slots:
+            raise FieldError("vectors", self.vectors, f"carrier={self.carrier!r} has slots; use slots={self.vectors}")
         for width in self.hidden:
             if width != "width" and not _is_count(width):
                 raise FieldError(
@@ -134,8 +155,8 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         self._check_insertion()
         least = self._defaults.at_least
         if self.vector_count < least:
-            problem = f"{self.carrier} inserts the document's first token and more: there must be at least {least}"
-            raise FieldError("vectors", self.vector_count, problem)
+            problem = f"{self.carrier} keeps the document's first token and more: there must be at least {least}"
+            raise FieldError("slots" if self._takes_slots else "vectors", self.vector_count, problem)
         if self._acts_as == "spans":
             self._check_spans()
 
@@ -153,6 +174,8 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             raise FieldError("insert_at", wanted, problem)
 
     def _check_history(self) -> None:
+        if self.history is None:
+            return
         listed = self.history if isinstance(self.history, list) else [self.history]
         if not listed:
             raise FieldError("history", self.history, "it lists no window; name the spans of the last one, as in [16]")
@@ -166,10 +189,12 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             raise FieldError("history", self.history, problem)
         if self.history != 1 and self._acts_as == "pooled":
             raise FieldError("history", self.history, "it is for carrier='spans'; 'pooled' remembers one window")
+        if self._takes_slots:
+            raise FieldError("history", self.history, f"it is for carrier='spans'; {self._acts_as!r} has slots")
 
     def _check_spans(self) -> None:
         spans = self.spans_by_age
-        if 1 + sum(spans) != self.vector_count:
+        if 1 + sum(spans) != self.vector_count and self.history is not None:
             problem = (
                 f"with history={self.history} there must be {1 + sum(spans)}: the document's first token and "
                 f"{sum(spans)} spans"
@@ -179,19 +204,28 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             problem = f"{1 + spans[0]} vectors of one window do not fit into its {self.window} tokens; use fewer"
             if isinstance(self.history, list):
                 raise FieldError("history", self.history, problem)
-            raise FieldError("vectors", self.vector_count, problem)
+            raise FieldError("slots", self.vector_count, problem)
 
     @property
     def _acts_as(self) -> str:
         return self.stands_for if self.carrier == "constant" else self.carrier
 
     @property
+    def _takes_slots(self) -> bool:
+        return CARRIERS[self._acts_as].takes_slots
+
+    @property
+    def _counts_slots(self) -> bool:
+        """Whether `slots` says how much is carried."""
+        return self._takes_slots or self._acts_as == "spans"
+
+    @property
     def _defaults(self) -> Defaults:
         return CARRIERS[self.carrier].defaults(self)
 
     @property
-    def space(self) -> str:
-        """Whether inserted vectors are inputs of a "layer" or of its "attention"."""
+    def space(self) -> str | None:
+        """Whether inserted vectors are inputs of a "layer" or of its "attention"; None for keys and values."""
         return self._defaults.space
 
     @property
@@ -200,6 +234,9 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
 
     @property
     def vector_count(self) -> int:
+        """How many keys and values stand in front of a window."""
+        if self.slots is not None and self._counts_slots:
+            return self.slots
         return self._defaults.vectors if self.vectors is None else self.vectors
 
     @property
@@ -207,7 +244,11 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         """The number of spans of each window that "spans" remembers, the last window first."""
         if isinstance(self.history, list):
             return self.history
-        return [(self.vector_count - 1) // self.history] * self.history
+        spans = self.vector_count - 1
+        if self.history is not None:
+            return [spans // self.history] * self.history
+        each = max(1, self.window - 1)
+        return [each] * (spans // each) + [spans % each] * bool(spans % each)
 
     @property
     def insertion_layers(self) -> tuple[int, ...]:

@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+import copy
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 
-from .insertion import forward_replaced, lock_of
 
-_answer: ContextVar[tuple[nn.Module, ModelOutput] | None] = ContextVar("answer", default=None)
-_kinds: WeakKeyDictionary[nn.Module, type[ModelOutput]] = WeakKeyDictionary()
+class _Answer(nn.Module):
+    """Stands for a base whose output is known already, whatever its input. Some heads call a part of the base (OPT's
+    decoder) instead of the base itself."""
+
+    def __init__(self, base: nn.Module, output: ModelOutput):
+        super().__init__()
+        self.__dict__["_base"], self._output = base, output  # not a submodule: its parameters are not this module's
+
+    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
+        return self._output
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.__dict__["_base"], name)
+        return _Answer(found, self._output) if isinstance(found, PreTrainedModel) else found
 
 
-def remember_kind(base: nn.Module, output: ModelOutput) -> None:
-    """Notes the kind of output of a base, whose fields its heads use: a router's logits, shared keys and values."""
-    if base not in _kinds:
-        _kinds[base] = type(output)
+def head_on(model: PreTrainedModel, output: ModelOutput, **given: Any) -> Any:
+    """What a model's head makes of the `output` of its base. The model itself stays as it is: the base is replaced in
+    a copy that shares everything else with it."""
+    head = copy.copy(model)
+    head.__dict__.pop("forward", None)  # accelerate's is bound to the model, and would run its base
+    head._modules = {**model._modules, model.base_model_prefix: _Answer(model.base_model, output)}
+    return head(return_dict=True, **given)
 
 
-def _as_from_base(base: nn.Module, collected: ModelOutput) -> ModelOutput:
-    """What was collected over windows as an output of the base's own kind, other fields being None."""
-    kind = _kinds.get(base, type(collected))
+def as_from_base(kind: type[ModelOutput], **values: Any) -> ModelOutput:
+    """An output of the base's own kind, whose other fields heads may ask for: they are None."""
     known = kind.__dataclass_fields__  # type: ignore[attr-defined]
-    return kind(**{name: value for name, value in collected.items() if name in known})
-
-
-@contextmanager
-def answering(base: Any, collected: ModelOutput) -> Iterator[None]:
-    """Inside of this context `base` returns what was `collected`, whatever its input, so that a head uses it.
-
-    Some heads call a part of the base (OPT's decoder) instead of the base itself.
-    """
-
-    def answer(module: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
-        given = _answer.get()
-        return given[1] if given is not None and given[0] is base else forward(*args, **kwargs)
-
-    with lock_of(base), ExitStack() as undo:
-        for module in (base, *(child for child in base.children() if isinstance(child, PreTrainedModel))):
-            undo.enter_context(forward_replaced(module, answer))
-        undo.callback(_answer.reset, _answer.set((base, _as_from_base(base, collected))))
-        yield
+    return kind(**{name: value for name, value in values.items() if name in known})
 
 
 def refuse_router_loss(config: PreTrainedConfig) -> None:

@@ -7,35 +7,30 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, GenerationMixin
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as BaseOutput
 
 from ...ops.language_loss import IGNORED
 from ..checking import check_labels, kept_columns
 from ..generation import GeneratesOnward
 from ..losses import CLASSES, exact, labels_to_predict, share
-from .heads import answering, refuse_router_loss
+from .heads import as_from_base, head_on, refuse_router_loss
 from .modeling_window_recurrent import RecurrentOutput, WindowRecurrentModel, collected_layers, unless_disabled
-from .reading import Output, Round, pack, real_columns
+from .reading import Output, pack, real_columns
 from .state import WindowState
+from .step import Windows
 
 
 class _LanguageModel(WindowRecurrentModel):
     """Language models: the loss is computed window by window, without the logits of the whole length in memory."""
 
     def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
-        def finish(hidden: Tensor, current: Round) -> Output:
-            logits = self._head_logits(hidden, current.ids)
+        def finish(output: Any, current: Windows) -> Output:
+            logits = head_on(self.backbone, output, input_ids=current.ids).logits
             wanted = current.of_new_tokens(targets, IGNORED).long()
             total = nn.functional.cross_entropy(exact(logits).flatten(0, 1), wanted.flatten(), reduction="sum")
             loss = share(total, count, None)
             return {"loss": loss, "logits": logits} if keep_logits else {"loss": loss}
 
         return finish
-
-    def _head_logits(self, hidden: Tensor, ids: Tensor, **given: Any) -> Tensor:
-        whole = BaseOutput(last_hidden_state=cast(Any, hidden))
-        with answering(self.backbone.base_model, whole):
-            return self.backbone(input_ids=ids, return_dict=True, **given).logits
 
     def _language_forward(
         self,
@@ -59,10 +54,11 @@ class _LanguageModel(WindowRecurrentModel):
             keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
             keep_logits = keeps_all and not (self.bottleneck_checkpointing and self.training)
             finish = self._finish_with_loss(packed, count, keep_logits)
-        read, state = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
+        read, state, kind = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
         logits, loss = read.get("logits"), self._reaching_all_parameters(read.get("loss"))
         if targets is None:
-            logits = self._head_logits(read["last_hidden_state"][:, kept], input_ids[:, kept])
+            hidden = as_from_base(kind, last_hidden_state=read["last_hidden_state"][:, kept])
+            logits = head_on(self.backbone, hidden, input_ids=input_ids[:, kept]).logits
         return RecurrentOutput(loss=loss, logits=logits, state=state, hidden_states=collected_layers(read))
 
 

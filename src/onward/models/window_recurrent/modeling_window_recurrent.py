@@ -25,13 +25,16 @@ from ...utils.fields import FieldError
 from ..checking import checked_ids, refuse_ids_outside
 from ..fingerprints import origin_of
 from ..losses import ANSWERS, CLASSES, DOCUMENTS
-from .carriers import CARRIERS, Carrier
+from .carriers import Carrier, VectorCarrier, make_carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
-from .heads import answering, remember_kind
-from .insertion import SUPPORTED, backbone_layers, lock_of, signature_of
-from .reading import Output, Reader, Round
+from .heads import as_from_base, head_on
+from .reading import Output, Reader
 from .saving import SavesWhatWasAdded
+from .seam import install, signature_of
 from .state import WindowState
+from .step import Windows
+from .turning import turnings_of
+from .vector_step import hook_sites
 
 
 @dataclass
@@ -102,7 +105,10 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         config.hand_on_token_ids()
         super().__init__(config)
         self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
-        self.carrier = CARRIERS[config.carrier](config)
+        self.carrier = make_carrier(config)
+        install(self.backbone.base_model)
+        if isinstance(self.carrier, VectorCarrier):
+            hook_sites(self.backbone.base_model)
         self.bottleneck_checkpointing = self.backbone.is_gradient_checkpointing
         if self.bottleneck_checkpointing:
             self.backbone.gradient_checkpointing_disable()  # it would run layers again without the memory
@@ -144,26 +150,22 @@ class WindowRecurrentModel(SavesWhatWasAdded):
 
     @property
     def reader(self) -> Reader:
-        config = self.config
+        config, carrier = self.config, cast(Carrier, self.carrier)
         base = cast(PreTrainedModel, self.backbone.base_model)
-        with lock_of(base):  # another thread's window may be running
-            implementation = base.config._attn_implementation
-        if implementation not in SUPPORTED:
-            raise ValueError(
-                f"the backbone's attention is {implementation!r}; recurrence works with {' or '.join(SUPPORTED)}"
-            )
+        install(base)  # another attention may have been chosen since
         return Reader(
             base,
-            backbone_layers(base, config.num_hidden_layers),
-            cast(Carrier, self.carrier),
+            carrier,
             window=config.window,
             overlap=config.overlap,
-            causal=bool(config.causal),
             pooled=config.window if config.pooled_positions == "all" else config.window - config.overlap,
+            causal=bool(config.causal),
             truncate_after=config.truncate_after,
-            takes_positions="position_ids" in signature_of(type(base).forward).parameters,
+            at_once=config.tokens_at_once,
             name=self.state_name,
-            origin=origin_of(self, base, self.carrier),
+            origin=origin_of(self, base, carrier),
+            turnings=turnings_of(base) if carrier.takes_slots else (),
+            shapes=config.slot_shapes or (),
         )
 
     @property
@@ -174,6 +176,8 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             carried += f" ({c.pooling} of {c.pooled_layers} layers{', residual' if c.residual else ''})"
         elif carried == "spans" and len(c.spans_by_age) > 1:
             carried += f" ({', '.join(map(str, c.spans_by_age))} by age)"
+        elif carried == "selected":
+            carried += f" (by {c.score})"
         return (
             f"{c.backbone.model_type} {c.num_hidden_layers}x{c.hidden_size}, {carried}, window {c.window}, "
             f"overlap {c.overlap}, {c.vector_count} at {','.join(map(str, c.insertion_layers))}"
@@ -208,8 +212,9 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         output_hidden_states: bool | None = False,
         finish: Any = None,
         revise: int = 0,
-    ) -> tuple[Output, WindowState]:
-        """Hidden states of every token, or what `finish(hidden, round)` returns for each window."""
+    ) -> tuple[Output, WindowState, type[ModelOutput]]:
+        """Hidden states of every token, or what `finish(output of the base, windows)` returns for each run; the state;
+        and the base's kind of output, which its head expects."""
         base = self.backbone.base_model
         if output_hidden_states is None:  # it may be set in either configuration
             output_hidden_states = self.config.output_hidden_states or self.backbone.config.output_hidden_states
@@ -222,31 +227,30 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             refuse_ids_outside(token_type_ids, types, "token_type_ids", "the backbone {} types")
             tokens = torch.stack([input_ids, token_type_ids.long()], -1)
 
-        def run(kwargs: dict[str, Any], current: Round) -> Output:
+        kind: list[type[ModelOutput]] = []
+
+        def run(options: dict[str, Any], current: Windows) -> Output:
             if token_type_ids is not None:
-                kwargs = {**kwargs, "token_type_ids": current.types}
+                options = {**options, "token_type_ids": current.types}
             if not self.config.causal:
                 # An encoder keeps no cache, and some do not accept the argument.
-                kwargs = {name: value for name, value in kwargs.items() if name != "use_cache"}
+                options = {name: value for name, value in options.items() if name != "use_cache"}
             output = base(
-                input_ids=current.ids,
-                output_hidden_states=output_hidden_states,
-                return_dict=True,
-                **kwargs,
+                input_ids=current.ids, output_hidden_states=output_hidden_states, return_dict=True, **options
             )
-            remember_kind(base, output)
+            kind.append(type(output))
             last = output.last_hidden_state
-            result = {"last_hidden_state": last} if finish is None else finish(last, current)
+            result = {"last_hidden_state": last} if finish is None else finish(output, current)
             for i, hidden in enumerate(output.hidden_states or ()):
                 result[f"hidden.{i}"] = hidden
             if self._pools_first_tokens:
-                result["window_first"] = output.last_hidden_state[:, 0]
-                result["window_read"] = torch.tensor([n > 0 for n in current.lengths], device=input_ids.device)
+                result["window_first"] = last[:, 0]
+                result["window_read"] = current.keep.any(1)
             return result
 
         if use_cache is None:
             use_cache = not (self.training or torch.is_grad_enabled())
-        return self.reader.read(
+        read, state = self.reader.read(
             tokens,
             run,
             attention_mask=attention_mask,
@@ -257,6 +261,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             checkpointing=self.bottleneck_checkpointing and self.training,
             revise=revise,
         )
+        return read, state, kind[0]
 
     @property
     def _pools_first_tokens(self) -> bool:
@@ -308,7 +313,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         its separator. Labels are those of the head.
         """
         input_ids = self._checked_ids(input_ids, kwargs)
-        read, state = self._read(
+        read, state, kind = self._read(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -323,7 +328,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             output = RecurrentOutput(**whole, state=state)
         else:
             given = {} if attention_mask is None else {"attention_mask": attention_mask}
-            output = self._apply_head(whole, input_ids, given)
+            output = self._apply_head(as_from_base(kind, **whole), input_ids, given)
             output.state = state
             output.hidden_states = whole.hidden_states
         targets = {"labels": labels, "start_positions": start_positions, "end_positions": end_positions}
@@ -342,9 +347,8 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             return loss
         return loss + sum(0.0 * p.sum() for p in self.carrier.parameters() if p.requires_grad)
 
-    def _apply_head(self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
-        with answering(self.backbone.base_model, whole):
-            head = self.backbone(input_ids=ids, return_dict=True, **given)
+    def _apply_head(self, whole: ModelOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
+        head = head_on(self.backbone, whole, input_ids=ids, **given)
         names = ("logits", "start_logits", "end_logits")
         return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
 
@@ -390,7 +394,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             raise FieldError("pooling", pooling, "choose mean, first or last")
         input_ids = self._checked_ids(input_ids, {})
         revise = 0 if self.config.causal else self.config.overlap // 2
-        read, state = self._read(
+        read, state, _ = self._read(
             input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, state=state, revise=revise
         )
         tokens = read["last_hidden_state"]
@@ -441,7 +445,7 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
     def _default_prefix(self, prefix_length: Any) -> Any:
         return 1 if prefix_length is None and self._pools_first_tokens else prefix_length
 
-    def _apply_head(self, whole: BaseOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
+    def _apply_head(self, whole: ModelOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
         mask, padding = given.get("attention_mask"), self.backbone.config.get_text_config().pad_token_id
         if self.config.causal and mask is not None and padding is not None:
             # The head takes the last id that is not padding's for the last token, which the mask knows better.

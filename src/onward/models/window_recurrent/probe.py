@@ -1,8 +1,9 @@
 """Tests on a live backbone whether recurrence works in it, and whether it is causal.
 
-Nothing follows from a family's name. The backbone processes a few tokens in several ways that must agree: the input of
-attention, layer by layer, is compared with what was inserted; a decoder must not see the future; a window that was
-left open must continue as if it had not been. Backbones that disagree are refused.
+Nothing follows from a family's name. The backbone processes a few tokens in several ways that must agree: what
+attention receives, layer by layer, is compared with what was put in front of it; a decoder must not see the future; a
+window that was left open must continue as if it had not been; a text whose first half is remembered whole must go on as
+if it were one text. Backbones that disagree are refused.
 
 Compared up to a tolerance, and by the row that agrees best: a fault shows in every row, but a rounding that changes a
 router's choice of experts only in one.
@@ -12,15 +13,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from .heads import answering, remember_kind
-from .insertion import ELSEWHERE, SUPPORTED, Call, Insertion, backbone_layers, first_position, inserting, lock_of
+from ...ops import windows
+from .heads import as_from_base, head_on
+from .seam import (
+    SUPPORTED,
+    Call,
+    backbone_layers,
+    first_position,
+    install,
+    layer_numbers,
+    remove,
+    taking,
+    takes_positions,
+)
+from .state import OpenWindow
+from .step import Front, Windows, WindowStep
+from .turning import CannotTurn, turnings_of
+from .vector_step import ELSEWHERE, VectorStep, hook_sites
 
 WORKING_FAMILIES = (
     "gpt2, llama, mistral, qwen3, gemma3, mixtral, bert, roberta, modernbert and many more (docs/families.md)"
@@ -36,6 +53,7 @@ class UnsupportedBackboneError(ValueError):
 class Probe:
     causal: bool
     layers: tuple[int, ...]  # whose attention went through the seam, counted from 1
+    shapes: list[list[int]]  # by layer: key-value heads, features of a key, of a value
 
 
 class _No(Exception):  # noqa: N818 - not an error yet: the reason why a backbone is refused
@@ -51,19 +69,28 @@ def _refuse(model: PreTrainedModel, why: str) -> UnsupportedBackboneError:
 
 
 @torch.no_grad()
-def probe(model: PreTrainedModel, wanted: tuple[int, ...], space: str = "layer") -> Probe:
-    """Runs the backbone on a few tokens, with and without vectors at the wanted layers."""
+def probe(model: PreTrainedModel, wanted: tuple[int, ...], space: str | None) -> Probe:
+    """Runs the backbone on a few tokens, with and without a memory at the wanted layers: vectors that are inputs of a
+    "layer" or its "attention", or keys and values (no space)."""
     layers = checked_layers(model)
     base = cast(PreTrainedModel, model.base_model)
-    with lock_of(base):
-        training = model.training
-        model.eval()
-        try:
-            return _Probing(model, base, layers, wanted, space).run()
-        except _No as no:
-            raise _refuse(model, str(no)) from no.__cause__
-        finally:
-            model.train(training)
+    implementation, training = base.config._attn_implementation, model.training
+    model.eval()
+    try:
+        install(base)
+        if space is not None:
+            hook_sites(base)
+        return _Probing(model, base, layers, wanted, space).run()
+    except _No as no:
+        if implementation in SUPPORTED:
+            remove(base)
+        raise _refuse(model, str(no)) from no.__cause__
+    except BaseException:
+        if implementation in SUPPORTED:
+            remove(base)
+        raise
+    finally:
+        model.train(training)
 
 
 def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
@@ -71,7 +98,7 @@ def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
     base = cast(PreTrainedModel, model.base_model)
     config = base.config.get_text_config()
     implementation = config._attn_implementation
-    if implementation not in SUPPORTED:
+    if implementation.removeprefix("onward_") not in SUPPORTED:
         loading = " or ".join(map(repr, SUPPORTED))
         raise _refuse(model, f"it was loaded with attn_implementation={implementation!r}; load it with {loading}")
     if config.is_encoder_decoder:
@@ -80,7 +107,7 @@ def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
         if not isinstance(getattr(config, name, None), int):
             raise _refuse(model, f"its configuration has no {name}")
     try:
-        return backbone_layers(base, config.num_hidden_layers)
+        return backbone_layers(base)
     except ValueError as error:
         raise _refuse(model, str(error)) from None
 
@@ -91,14 +118,80 @@ def positions_of(base: PreTrainedModel) -> int | None:
     return longest - first_position(base) if isinstance(longest, int) and longest > 0 else None
 
 
+@dataclass(frozen=True)
+class Received:
+    """What attention received in one call."""
+
+    layer: int
+    key: Tensor  # [B, H, n, D]
+    value: Tensor
+    visible: Tensor  # [B or 1, 1, t, n] bool
+
+
+@dataclass(frozen=True)
+class _Noted(Call):
+    """A call of attention that notes what is attended to in the end."""
+
+    calls: list[Received] = field(default_factory=list)
+
+    def own(self) -> tuple[Tensor, Tensor | None]:
+        self._note(self.key, self.value, self.mask)
+        return super().own()
+
+    def attended(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        self._note(key, value, mask, query)
+        return super().attended(query, key, value, mask)
+
+    def _note(self, key: Tensor, value: Tensor, mask: Tensor | None, query: Tensor | None = None) -> None:
+        query = self.query if query is None else query
+        visible = replace(self, query=query, key=key, mask=mask).visible()
+        visible = visible.expand(-1, -1, query.shape[2], key.shape[2])[:, :, -self.query.shape[2] :]
+        self.calls.append(Received(self.layer, key, value, visible))
+
+
+class _Watching(WindowStep):
+    """Notes what attention receives, with given keys and values in front."""
+
+    def __init__(self, calls: list[Received], fronts: dict[int, Front], *parts: Any):
+        super().__init__(*parts)
+        self.calls, self.fronts = calls, fronts
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        return super().attend(_noted(call, self.calls))
+
+    def front(self, call: Call) -> Front | None:
+        return self.fronts.get(call.layer)
+
+
+class _WatchingVectors(VectorStep):
+    """Notes what attention receives, with given vectors at layers."""
+
+    def __init__(self, calls: list[Received], *parts: Any):
+        super().__init__(*parts)
+        self.calls = calls
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        return super().attend(_noted(call, self.calls))
+
+
+def _noted(call: Call, calls: list[Received]) -> Call:
+    return _Noted(**{f.name: getattr(call, f.name) for f in fields(Call)}, calls=calls)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Hidden vectors at layers."""
+
+    by_layer: dict[int, Tensor]  # [B, V, k]
+    positions: list[float]
+    visible: Tensor | None = None  # [B, V] bool
+
+
 class _Probing:
     def __init__(
-        self,
-        model: PreTrainedModel,
-        base: PreTrainedModel,
-        layers: nn.ModuleList,
-        wanted: tuple[int, ...],
-        space: str,
+        self, model: PreTrainedModel, base: PreTrainedModel, layers: nn.ModuleList, wanted: tuple[int, ...], space: Any
     ):
         self.model, self.base, self.layers, self.wanted, self.space = model, base, layers, wanted, space
         self.config = base.config.get_text_config()
@@ -146,31 +239,53 @@ class _Probing:
 
     # -- outputs that must agree
 
-    def _read(self, ids: Tensor, insertion: Insertion | None = None, **given: Any) -> tuple[Tensor, Insertion]:
-        insertion = Insertion(space=self.space) if insertion is None else insertion
-        insertion.calls = []
-        with inserting(self.base, self.layers, insertion):
-            output = self.base(input_ids=ids, return_dict=True, **given)
-        return output.last_hidden_state, insertion
+    def _step(self, calls: list[Received], ids: Tensor, front: Any, held: Any = None) -> WindowStep:
+        """A run of some tokens of a window: `front` is vectors by layer, in the spaces that take them, or `Front`s."""
+        rows, width = ids.shape
+        cached = 0 if held is None else held[0][0].shape[2]
+        read = windows.Read(cached=cached, again=0, new=width, closes=False)
+        index = torch.arange(cached, cached + width, device=ids.device)[None]
+        keep = torch.ones(rows, width, dtype=torch.bool, device=ids.device)
+        run = Windows([[read]] * rows, ids, index, keep, [0] * rows, ragged=False)
+        inserted = {} if held is None else self._inserted
+        opened = OpenWindow(ids, (cached,) * rows, (cached,) * rows, held, inserted=inserted or None)
+        state = SimpleNamespace(has_memory=(True,) * rows, open=opened)
+        reader = SimpleNamespace(base=self.base, numbers=layer_numbers(self.base))
+        carrier: Any = SimpleNamespace(space=self.space, count=VECTORS)
+        if not isinstance(front, Vectors):
+            return _Watching(calls, front or {}, reader, carrier, state, run, (), True)
+        carrier.positions, carrier.vectors = lambda: front.positions, lambda memory: front.by_layer
+        carrier.visible = lambda memory: front.visible
+        return _WatchingVectors(calls, reader, carrier, state, run, (), True)
 
-    def _insertion(self, vectors: dict[int, Tensor], **fields: Any) -> Insertion:
-        positions = fields.pop("positions", [float(v - VECTORS) for v in range(VECTORS)])
-        return Insertion(vectors, positions, space=self.space, **fields)
+    def _read(self, ids: Tensor, front: Any = None, held: Any = None, **given: Any) -> tuple[Tensor, Any]:
+        """The output of the base, and the step, which has noted its `calls`."""
+        if front is None and self.space is not None:
+            front = Vectors({}, [])
+        step: Any = self._step([], ids, front, held)
+        with step.taken():
+            output = self.base(input_ids=ids, return_dict=True, **given)
+        return output.last_hidden_state, step
 
     def _compare(self, own: Any) -> Probe:
-        self._check_calls(self._read(self.ids, Insertion())[1])
+        self._check_calls(self._read(self.ids)[1])
         plain, seen = self._read(self.ids)
         if self._differ(plain, own.last_hidden_state):
             raise _No("its attention gives another output through the seam")
-        self._check_keys_and_values(seen)
-        causal = not any(_sees_later(call.visible) for call in cast(list[Call], seen.calls))
-        self._check_vectors(plain, causal)
+        causal = not any(_sees_later(call.visible) for call in seen.calls)
+        if self.space is None:
+            self._check_slots(plain, seen)
+        else:
+            self._check_keys_and_values(seen)
+        self._check_front(plain, causal)
         self._check_head(own)
-        return Probe(causal=causal, layers=tuple(range(1, len(self.layers) + 1)))
+        shapes = {call.layer: [call.key.shape[1], call.key.shape[3], call.value.shape[3]] for call in seen.calls}
+        numbers = tuple(range(1, len(self.layers) + 1))
+        return Probe(causal=causal, layers=numbers, shapes=[shapes[number] for number in numbers])
 
-    def _check_calls(self, seen: Insertion) -> None:
+    def _check_calls(self, seen: Any) -> None:
         """Every layer must call attention once: one that does not may carry something in other ways."""
-        counts = Counter(call.layer for call in cast(list[Call], seen.calls))
+        counts = Counter(call.layer for call in seen.calls)
         if not counts:
             raise _No("its attention does not go through the seam")
         numbers = range(1, len(self.layers) + 1)
@@ -185,7 +300,32 @@ class _Probing:
         if counts.keys() - set(numbers):
             raise _No("it has attention outside of its layers")
 
-    def _check_keys_and_values(self, seen: Insertion) -> None:
+    def _check_slots(self, plain: Tensor, seen: Any) -> None:
+        """The second half of a text must be what it is in the whole text, when all keys and values of the first half
+        are in front of it, turned to the places before it."""
+        try:
+            turnings = turnings_of(self.base)
+        except CannotTurn as why:
+            raise _No(
+                f"{why}; a memory of keys and values is not possible, use carrier='pooled' or 'spans' instead"
+            ) from None
+        half = self.ids.shape[1] // 2
+        if half == 0 or not takes_positions(self.base):
+            return
+        turns = any(turning.turns for turning in turnings)
+        fronts, table = {}, {}
+        for call, turning in zip(sorted(seen.calls, key=lambda call: call.layer), turnings, strict=True):
+            back = torch.full((half,), -half if turns else 0, device=self.ids.device)
+            table = turning.table(back, call.key)
+            fronts[call.layer] = Front(turning.turn(call.key[:, :, :half], table), call.value[:, :, :half], None, None, as_tokens=True)
+        # Learned positions are not those of a window of its own: they must be told.
+        places = torch.arange(self.ids.shape[1] - half, device=self.ids.device) + (0 if turns else half)
+        given = {"position_ids": (places + first_position(self.base)).expand(len(self.ids), -1)}
+        second, _ = self._read(self.ids[:, half:], fronts, **given)
+        if self._differ(second, plain[:, half:]):
+            raise _No("a text whose first half is remembered whole does not go on as if it were one text")
+
+    def _check_keys_and_values(self, seen: Any) -> None:
         """A token's own vector, inserted at the token's position, must give the key and value of the token."""
         count = min(VECTORS, self.ids.shape[1])
         for number, hidden in enumerate(seen.hidden, 1):
@@ -193,13 +333,13 @@ class _Probing:
                 shape = tuple(hidden.shape)
                 raise _No(f"layer {number} takes in {shape}, not one vector of {self.config.hidden_size} per token")
         vectors = {layer: seen.hidden[layer - 1][:, :count] for layer in self.wanted}
-        again = self._insertion(vectors, positions=[float(place) for place in range(count)])
+        again = Vectors(vectors, [float(place) for place in range(count)])
         _, used = self._read(self.ids, again)
-        for before, after in zip(cast(list[Call], seen.calls), cast(list[Call], used.calls), strict=True):
+        for before, after in zip(seen.calls, used.calls, strict=True):
             if before.layer in self.wanted:
                 self._check_received(before, after, used.inserted.get(before.layer), count)
 
-    def _check_received(self, before: Call, after: Call, made: tuple[Tensor, Tensor] | None, count: int) -> None:
+    def _check_received(self, before: Received, after: Received, made: tuple[Tensor, Tensor] | None, count: int) -> None:
         """Attention must get the keys and values of the vectors in front of those it got before, and see them all."""
         layer, length = before.layer, before.key.shape[2]
         if made is None:
@@ -215,51 +355,83 @@ class _Probing:
         if not after.visible[..., :count].all() or not torch.equal(*sees):
             raise _No(f"attention at layer {layer} sees more or less than what was inserted and what it saw before")
 
-    def _check_vectors(self, plain: Tensor, causal: bool) -> None:
+    # -- something in front
+
+    def _fronts(self, plain: Tensor, visible: Tensor | None = None) -> Any:
+        """Random vectors, or keys and values."""
         scale = plain.float().std().clamp(min=1e-3)
-        shape = (ROWS, VECTORS, self.config.hidden_size)
-        vectors = {
-            layer: torch.randn(shape, generator=self.chance).to(self.base.device, plain.dtype) * scale
-            for layer in self.wanted
-        }
+        if self.space is not None:
+            shape = (ROWS, VECTORS, self.config.hidden_size)
+            vectors = {layer: self._drawn(shape, plain) * scale for layer in self.wanted}
+            return Vectors(vectors, [float(v - VECTORS) for v in range(VECTORS)], visible)
+        _, seen = self._read(self.ids)
+        fronts = {}
+        for call in seen.calls:
+            if call.layer in self.wanted:
+                key, value = (
+                    self._drawn((ROWS, x.shape[1], VECTORS, x.shape[3]), x) * x.float().std().clamp(min=1e-3)
+                    for x in (call.key, call.value)
+                )
+                fronts[call.layer] = Front(key, value, visible)
+        return fronts
+
+    def _drawn(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        return torch.randn(shape, generator=self.chance).to(self.base.device, like.dtype)
+
+    def _check_front(self, plain: Tensor, causal: bool) -> None:
         hidden = torch.zeros(ROWS, VECTORS, dtype=torch.bool, device=self.base.device)
-        unseen, _ = self._read(self.ids, self._insertion(dict(vectors), visible=hidden))
+        unseen, _ = self._read(self.ids, self._fronts(plain, hidden))
         if self._differ(unseen, plain):
             raise _No("inserted vectors that no token may see change its outputs")
-        changed, used = self._read(self.ids, self._insertion(dict(vectors)))
+        front = self._fronts(plain)
+        changed, used = self._read(self.ids, front)
         if torch.equal(plain, changed):
             raise _No(f"vectors inserted at layers {self.wanted} change nothing")
         if not causal:
             return
-        rounding = self._rounding(vectors, changed)
-        insertion = self._insertion(dict(vectors))
-        for before, inserted, allowed in ((plain, None, torch.zeros_like(rounding)), (changed, insertion, rounding)):
+        rounding = self._rounding(front, changed)
+        for before, inserted, allowed in ((plain, None, torch.zeros_like(rounding)), (changed, front, rounding)):
             after, _ = self._read(self.other, inserted)
             if self._differ(after[:, :-1], before[:, :-1], allowed):
                 raise _No("its attention is causal, and yet a token changes outputs of tokens before it")
         failed = "a window cannot be left open: its cache fails"
-        self._trying(failed, lambda: self._check_cache(vectors, changed, rounding))
+        self._trying(failed, lambda: self._check_cache(front, changed, rounding))
 
-    def _rounding(self, vectors: dict[int, Tensor], changed: Tensor) -> Tensor:
+    def _rounding(self, front: Any, changed: Tensor) -> Tensor:
         """How far the outputs of each row may differ by rounding, [B]. Random vectors at thirty layers of a pretrained
         model turn the last bit of one of them into a difference a thousand times as large."""
         eps = torch.finfo(changed.dtype).eps
-        shaken = {
-            layer: vector * (1 + eps * torch.randn(vector.shape, generator=self.chance).to(vector))
-            for layer, vector in vectors.items()
-        }
-        again, _ = self._read(self.ids, self._insertion(shaken))
+
+        def shaken(x: Tensor) -> Tensor:
+            return x * (1 + eps * self._drawn(tuple(x.shape), x))
+
+        if isinstance(front, Vectors):
+            front = replace(front, by_layer={layer: shaken(x) for layer, x in front.by_layer.items()})
+        else:
+            front = {n: replace(f, keys=shaken(f.keys), values=shaken(f.values)) for n, f in front.items()}
+        again, _ = self._read(self.ids, front)
         return 4 * (again - changed).flatten(1).double().abs().amax(1)
 
-    def _check_cache(self, vectors: dict[int, Tensor], whole: Tensor, rounding: Tensor) -> None:
+    def _check_cache(self, front: Any, whole: Tensor, rounding: Tensor) -> None:
         """A window in two parts, as in generation, must give the output of the whole window."""
-        half, cache = self.ids.shape[1] // 2, DynamicCache()
-        given = {"use_cache": True, "past_key_values": cache}
-        first, used = self._read(self.ids[:, :half], self._insertion(dict(vectors)), **given)
-        held = [tuple(getattr(layer, name, None) for name in ("keys", "values")) for layer in cache.layers]
-        if not held or any(not isinstance(t, Tensor) or t.shape[2] != half for pair in held for t in pair):
+        half = self.ids.shape[1] // 2
+        if half == 0:
+            return
+        first, used = self._read(self.ids[:, :half], front)
+        held = tuple(used.held[layer] for layer in sorted(used.held))
+        self._inserted = dict(used.inserted)
+        cache = DynamicCache()
+        given: dict[str, Any] = {"use_cache": True, "past_key_values": cache}
+        for number, (key, value) in enumerate(held):
+            cache.update(key, value, number)
+        if takes_positions(self.base):
+            places = torch.arange(half, self.ids.shape[1], device=self.ids.device) + first_position(self.base)
+            given["position_ids"] = places.expand(len(self.ids), -1)
+        second, _ = self._read(self.ids[:, half:], front, held, **given)
+        if len(cache.layers) != len(self.layers) or any(
+            layer.keys is None or layer.keys.shape[2] != self.ids.shape[1] for layer in cast(Any, cache.layers)
+        ):
             raise _No("its cache does not hold a key and a value per token")
-        second, _ = self._read(self.ids[:, half:], self._insertion({}, inserted=dict(used.inserted)), **given)
         if self._differ(torch.cat([first, second], dim=1), whole, rounding):
             raise _No("a window that is left open and continued gives another output than the whole window")
 
@@ -267,12 +439,10 @@ class _Probing:
         """A head must give the same output on the base's hidden states alone."""
         if self.model is self.base:
             return
-        remember_kind(self.base, own)
         expected = self.model(input_ids=self.ids, return_dict=True)
-        fields = ("last_hidden_state", "pooler_output")
-        alone = type(own)(**{name: own[name] for name in fields if own.get(name) is not None})
-        with answering(self.base, alone):
-            found = self.model(input_ids=self.ids, return_dict=True)
+        names = ("last_hidden_state", "pooler_output")
+        alone = as_from_base(type(own), **{name: own[name] for name in names if own.get(name) is not None})
+        found = head_on(self.model, alone, input_ids=self.ids)
         for name, value in expected.items():
             if isinstance(value, Tensor) and "logits" in name and self._differ(found[name], value):
                 raise _No(f"its head does not get {name} from the hidden states alone")

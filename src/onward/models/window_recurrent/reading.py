@@ -1,19 +1,20 @@
-"""Running a backbone over any number of tokens in windows: the loop that all window-recurrent models share.
+"""Running a backbone over any number of tokens in windows: what all window-recurrent models share.
 
-Rows of a batch may have different lengths and be at different places in their windows. In each round every row
-advances to the end of its window; the rows that have filled it carry their memory on. From the second round on all
-rows are at the start of a window.
+Rows of a batch may have different lengths and be at different places in their windows. A call is planned first, as a
+list of windows for each row; then the backbone runs, on the windows that are open, and on the ones that follow. A
+memory of keys and values lets many windows of a row run at once; otherwise they run one after another.
 
 Tokens are ids [B, n], or [B, n, 2] with each token's type behind its id.
 
-Shapes: B rows, N columns of input, C columns of the open window, w columns of a round.
+Shapes: B rows, N columns of input, C columns of the open window, w columns of a run, R windows of each row in a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,17 @@ from ...utils.memory import give_memory_back
 from ..checking import checked_mask
 from ..fingerprints import Origin
 from ..state import where_rows
-from .carriers import Carrier, Tensors
-from .insertion import Insertion, first_position, inserting
-from .state import OpenWindow, WindowState, check_fits
+from .carriers import Carrier, SlotCarrier, Tensors, VectorCarrier
+from .seam import backbone_layers, first_position, layer_numbers, takes_positions
+from .slot_step import SlotStep
+from .slots import Slots
+from .state import Held, OpenWindow, WindowState, check_fits
+from .step import Windows, WindowStep
+from .turning import Turning
+from .vector_step import VectorStep
+
+Output = dict[str, Tensor]
+Run = Callable[[dict[str, Any], Windows], Output]
 
 
 @dataclass(frozen=True)
@@ -37,41 +46,6 @@ class Tape:
 
     tokens: Tensor  # [B, C + N']
     middle: int  # where the new tokens begin, in every row
-
-
-@dataclass(frozen=True)
-class Round:
-    """One run of the backbone for all rows."""
-
-    reads: list[windows.Read]
-    tokens: Tensor  # [B, w]
-    lengths: list[int]  # tokens of each row in this round
-    first: list[int]  # per row: which of its new tokens the round's first new one is, from 0
-    index: Tensor  # [B or 1, w]: place in the window
-    keep: Tensor  # [B, w]: real tokens
-    ragged: bool  # rows differ, so that the backbone needs a mask and positions
-
-    @property
-    def ids(self) -> Tensor:
-        """[B, w]"""
-        return self.tokens if self.tokens.dim() == 2 else self.tokens[..., 0]
-
-    @property
-    def types(self) -> Tensor:
-        """[B, w], of tokens that have types."""
-        return self.tokens[..., 1]
-
-    def of_new_tokens(self, values: Tensor, fill: int) -> Tensor:
-        """Values of the packed new tokens [B, N'] at the places of these tokens in the round [B, w], else `fill`."""
-        result = values.new_full(self.ids.shape, fill)
-        for row, (read, first) in enumerate(zip(self.reads, self.first, strict=True)):
-            result[row, read.again : read.width] = values[row, first : first + read.new]
-        return result
-
-
-Output = dict[str, Tensor]
-Held = tuple[tuple[Tensor, Tensor], ...]  # per layer: keys and values [B, H, C, D]
-Run = Callable[[dict[str, Any], Round], Output]
 
 
 def real_columns(attention_mask: Tensor | None, shape: torch.Size) -> list[list[int]] | None:
@@ -119,7 +93,7 @@ def _cache(held: Held | None) -> DynamicCache:
     Without a configuration it keeps sliding-window layers whole, which is right within a window.
     """
     cache = DynamicCache()
-    for key, value in held or ():
+    for key, value, *_ in held or ():
         layer = DynamicLayer()
         layer.lazy_initialization(key, value)
         layer.keys, layer.values = key, value
@@ -132,28 +106,45 @@ class Reader:
     """Runs a backbone over windows, with a carrier between them. Holds no state of its own."""
 
     base: PreTrainedModel
-    layers: nn.ModuleList
     carrier: Carrier
     window: int
     overlap: int
-    pooled: int  # how many first positions of a window are carried
+    pooled: int  # how many first positions of a window are carried as vectors
     causal: bool
     truncate_after: int | None
-    takes_positions: bool  # whether the backbone accepts position_ids
+    at_once: int  # tokens that may run at once, in windows of a row
     name: str  # of its states
     origin: Origin  # of its states
+    turnings: Sequence[Turning]  # by layer
+    shapes: Sequence[Sequence[int]]  # by layer: key-value heads, features of a key, of a value
+
+    @cached_property
+    def layers(self) -> nn.ModuleList:
+        return backbone_layers(self.base)
+
+    @property
+    def numbers(self) -> dict[nn.Module, int]:
+        return layer_numbers(self.base)
 
     def fresh(self, ids: Tensor) -> WindowState:
         """The state at the start of a document."""
         batch = ids.shape[0]
-        like = next(self.base.parameters())
         return WindowState(
             model=self.name,
-            memory=self.carrier.empty(batch, like),
+            memory=self.empty(batch),
             has_memory=(False,) * batch,
             open=OpenWindow(ids=ids[:, :0], fill=(0,) * batch, cached=(0,) * batch),
             weights=self.origin,
         )
+
+    def empty(self, rows: int) -> Tensors:
+        """The memory before there is one."""
+        like = next(self.base.parameters())
+        if isinstance(self.carrier, SlotCarrier):
+            count = self.carrier.count
+            shapes = [self.shapes[layer - 1] for layer in self.carrier.layers]
+            return tuple(t for heads, *widths in shapes for t in Slots.empty(rows, heads, count, *widths, like))
+        return self.carrier.empty(rows, like) if isinstance(self.carrier, VectorCarrier) else ()
 
     def read(
         self,
@@ -168,9 +159,9 @@ class Reader:
         checkpointing: bool = False,
         revise: int = 0,
     ) -> tuple[Output, WindowState]:
-        """Processes `tokens` [B, N], continuing from `state`. `run` calls the backbone on one round and returns its
-        outputs: per token [B, w, ..] (gathered to [B, N, ..]), scalars (summed), or under a name that begins with
-        "window" one per row [B, ..] (stacked to [B, rounds, ..]).
+        """Processes `tokens` [B, N], continuing from `state`. `run` calls the backbone on some windows and returns its
+        outputs: per token [M, w, ..] (gathered to [B, N, ..]), scalars (summed), or under a name that begins with
+        "window" one per window [M, ..] (gathered to [B, windows, ..]).
 
         `prefix`: how many first tokens of each row's document begin each of its windows. `revise`: outputs of this
         many tokens are replaced by those of the next window, which sees what follows them.
@@ -192,31 +183,38 @@ class Reader:
             state = state.reset(starts_document)
         state = self._with_prefix(state, packed, lengths, prefix)
         plans = [self._plan(state, row, length) for row, length in enumerate(lengths)]
-        if not self.takes_positions and any(plan != plans[0] for plan in plans):
+        if not takes_positions(self.base) and any(plan != plans[0] for plan in plans):
             # Rows at different places of a cached window need positions; without them windows are processed again.
             opened, use_cache = state.open, False
             state = replace(state, open=OpenWindow(opened.ids, opened.fill, cached=(0,) * len(plans)))
             plans = [self._plan(state, row, length) for row, length in enumerate(lengths)]
 
-        collected: list[Output] = []
-        places: list[Round] = []
+        outputs: list[Output] = []
+        runs: list[Windows] = []
         tape = self._tape(state, packed)
         cursor = [tape.middle] * len(lengths)
-        rounds = max(map(len, plans), default=0)
-        for number in range(rounds):
+        number, total = 0, max(map(len, plans), default=0)
+        while number < total:
             if self.truncate_after and number and number % self.truncate_after == 0:
                 state = state.detach()
-            reads = [plan[number] if number < len(plan) else windows.IDLE for plan in plans]
-            stays_open = any(len(plan) == number + 1 and not plan[number].closes for plan in plans)
-            cached = any(state.open.cached)
-            current = self._round(state, tape, cursor, reads)
-            output, state = self._step(
-                state, current, run, keep_cache=use_cache and (stays_open or cached), checkpointing=checkpointing
-            )
-            cursor = [c + read.new for c, read in zip(cursor, reads, strict=True)]
-            collected.append(output)
-            places.append(current)
-        return self._assemble(collected, places, tape, tokens.shape[1], columns, revise), state
+            stop = min(total, number + self._rounds_at_once(state, number))
+            reads = [[*plan[number:stop], *[windows.IDLE] * (stop - max(number, len(plan)))] for plan in plans]
+            stays_open = any(number < len(plan) <= stop and not plan[-1].closes for plan in plans)
+            holds = use_cache and (stays_open or any(state.open.cached))
+            current = self._windows(state, tape, cursor, reads)
+            output, state = self._run(state, current, run, holds=holds, checkpointing=checkpointing)
+            cursor = [c + sum(read.new for read in row) for c, row in zip(cursor, reads, strict=True)]
+            outputs.append(output)
+            runs.append(current)
+            number = stop
+        return self._assemble(outputs, runs, tape, tokens.shape[1], columns, revise), state
+
+    def _rounds_at_once(self, state: WindowState, number: int) -> int:
+        """How many windows of each row may run at once: one that is open runs by itself."""
+        if isinstance(self.carrier, VectorCarrier) or any(state.open.cached):
+            return 1
+        most = max(1, self.at_once // (self.window * state.batch_size))
+        return most if not self.truncate_after else min(most, self.truncate_after - number % self.truncate_after)
 
     # -- planning
 
@@ -250,7 +248,7 @@ class Reader:
             ids = where_rows(torch.tensor(starting, device=ids.device), start, old)
         return replace(state, prefix=ids, prefix_fill=fill)
 
-    def _prefix(self, state: WindowState, row: int) -> int:
+    def prefix_of(self, state: WindowState, row: int) -> int:
         return state.prefix_fill[row] if state.prefix_fill else 0
 
     def _plan(self, state: WindowState, row: int, length: int) -> list[windows.Read]:
@@ -260,7 +258,7 @@ class Reader:
             self.overlap,
             opened=state.open.fill[row],
             cached=state.open.cached[row],
-            prefix=self._prefix(state, row),
+            prefix=self.prefix_of(state, row),
             leave_open=self.causal,
         )
 
@@ -268,164 +266,145 @@ class Reader:
         middle = state.open.ids.shape[1]
         return Tape(torch.cat([state.open.ids, packed], dim=1) if middle else packed, middle)
 
-    def _round(self, state: WindowState, tape: Tape, cursor: list[int], reads: list[windows.Read]) -> Round:
-        device = tape.tokens.device
-        lengths = [read.width for read in reads]
-        width = max(lengths)
-        uniform = len(set(reads)) == 1 and len(set(cursor)) == 1
-        if uniform and not any(state.prefix_fill):
-            start = cursor[0] - reads[0].again
-            tokens = tape.tokens[:, start : start + width]
+    def _windows(
+        self, state: WindowState, tape: Tape, cursor: list[int], reads: list[list[windows.Read]]
+    ) -> Windows:
+        device, rows, rounds = tape.tokens.device, len(reads), len(reads[0])
+        lengths = [[read.width for read in row] for row in reads]
+        width = max(map(max, lengths))
+        alike = all(row == reads[0] for row in reads) and len(set(cursor)) == 1 and not any(state.prefix_fill)
+        if alike and all(length == width for length in lengths[0]):
+            starts, at = [], cursor[0]
+            for read in reads[0]:
+                starts.append(at - read.again)
+                at += read.new
+            tokens = torch.stack([tape.tokens[:, start : start + width] for start in starts], 1).flatten(0, 1)
         else:
             tokens = self._gather(state, tape, cursor, reads, width)
-        offsets = torch.arange(width, device=device)[None]
-        if uniform:
-            index = offsets + reads[0].cached
-            keep = torch.ones(len(reads), width, dtype=torch.bool, device=device)
-        else:
-            index = offsets + torch.tensor([read.cached for read in reads], device=device)[:, None]
-            index = index.clamp(max=self.window - 1)  # padding must stay within the backbone's positions
-            keep = offsets < torch.tensor(lengths, device=device)[:, None]
-        first = [at - tape.middle for at in cursor]
-        return Round(reads, tokens, lengths, first, index, keep, ragged=not uniform)
+        ragged = any(length != width for row in lengths for length in row) or not alike
+        cached = torch.tensor([row[0].cached for row in reads], device=device)
+        index = torch.arange(width, device=device)[None]
+        keep = torch.ones(rows * rounds, width, dtype=torch.bool, device=device)
+        if ragged:
+            # Only a run of one window of each row has cached tokens; padding must stay within the backbone's positions.
+            index = (index + cached.repeat_interleave(rounds)[:, None]).clamp(max=self.window - 1)
+            keep = torch.arange(width, device=device) < torch.tensor(lengths, device=device).flatten()[:, None]
+        elif reads[0][0].cached:
+            index = index + reads[0][0].cached
+        return Windows(reads, tokens, index, keep, [at - tape.middle for at in cursor], ragged)
 
     def _gather(
-        self, state: WindowState, tape: Tape, cursor: list[int], reads: list[windows.Read], width: int
+        self, state: WindowState, tape: Tape, cursor: list[int], reads: list[list[windows.Read]], width: int
     ) -> Tensor:
-        """Each row's tokens of a round: its prefix if a window begins, then a stretch of its tape."""
+        """The tokens of each window: its row's prefix if it begins here, then a stretch of the row's tape. [M, w]"""
         tokens = tape.tokens if state.prefix is None else torch.cat([state.prefix, tape.tokens], dim=1)
         shift = tokens.shape[1] - tape.tokens.shape[1]
         index = []
-        for row, (at, read) in enumerate(zip(cursor, reads, strict=True)):
-            # In the first round the known tokens, including a prefix, are on the tape already.
-            first = at == tape.middle
-            lead = 0 if first else min(self._prefix(state, row), read.again)
-            stretch = range(shift + at - (read.again - lead), shift + at + read.new)
-            places = [*range(shift - lead, shift), *stretch] if read.width else []
-            index.append(places + [0] * (width - len(places)))
-        return taken(tokens, index)
+        for row, (at, row_reads) in enumerate(zip(cursor, reads, strict=True)):
+            places: list[int] = []
+            for read in row_reads:
+                # In the first window the known tokens, including a prefix, are on the tape already.
+                lead = 0 if at == tape.middle else min(self.prefix_of(state, row), read.again)
+                stretch = range(shift + at - (read.again - lead), shift + at + read.new)
+                window = [*range(shift - lead, shift), *stretch] if read.width else []
+                places += window + [0] * (width - len(window))
+                at += read.new
+            index.append(places)
+        return taken(tokens, index).unflatten(1, (-1, width)).flatten(0, 1)
 
-    # -- one round
+    # -- one run of the backbone
 
-    def _step(
-        self, state: WindowState, current: Round, run: Run, *, keep_cache: bool, checkpointing: bool
+    def step(
+        self, state: WindowState, current: Windows, memory: Tensors | None = None, holds: bool = False
+    ) -> WindowStep:
+        kinds = ((SlotCarrier, SlotStep), (VectorCarrier, VectorStep), (Carrier, WindowStep))
+        kind = next(step for carrier, step in kinds if isinstance(self.carrier, carrier))
+        return kind(self, self.carrier, state, current, state.memory if memory is None else memory, holds)
+
+    def _run(
+        self, state: WindowState, current: Windows, run: Run, *, holds: bool, checkpointing: bool
     ) -> tuple[Output, WindowState]:
         opened = state.open
-        kwargs: dict[str, Any] = {"use_cache": False}
-        cache = None
-        if keep_cache or opened.cache is not None:
-            cache = _cache(opened.cache)
-            checkpointing = False  # running the window again would extend its cache again
-            kwargs = {"use_cache": True, "past_key_values": cache}
+        options: dict[str, Any] = {"use_cache": False}
+        if opened.cache is not None:
+            options = {"use_cache": True, "past_key_values": _cache(opened.cache)}
         if current.ragged:
-            kwargs |= self._mask_and_positions(opened, current)
+            options |= self._mask_and_positions(opened, current)
 
-        def window(memory: Tensors) -> tuple[Output, Tensors, Tensors, dict[int, tuple[Tensor, Tensor]]]:
+        def through(memory: Tensors) -> tuple[Output, WindowStep]:
             if checkpointing:
-                give_memory_back(self.base.device)  # of the window before, in both directions
-            insertion = self._insertion(memory, state.has_memory, opened)
-            with inserting(self.base, self.layers, insertion):
-                output = run(kwargs, current)
-            keep = current.keep & (current.index < self.pooled)
-            summary = self.carrier.summarise(insertion.hidden, keep, current.index.expand_as(keep))
-            if opened.summary is not None:
-                merged = self.carrier.merge(opened.summary, summary)
-                goes_on = [c > 0 for c in opened.cached]
-                summary = merged if all(goes_on) else where_rows(self._rows(goes_on), merged, summary)
-            carried = memory
-            if any(read.closes for read in current.reads):
-                carried = self.carrier.carry(summary, memory, self._rows(state.has_memory))
-                # Autocast may have lowered it; a state keeps the model's precision.
-                carried = tuple(new.to(old.dtype) for new, old in zip(carried, memory, strict=True))
-            return output, summary, carried, insertion.inserted
+                give_memory_back(self.base.device)  # of the windows before, in both directions
+            step = self.step(state, current, memory, holds)
+            with step.taken():
+                output = run(options, current)
+            step.finish()
+            return output, step
 
-        if checkpointing and torch.is_grad_enabled():
-            output, summary, memory, inserted = checkpoint(window, state.memory, use_reentrant=False)
-        else:
-            output, summary, memory, inserted = window(state.memory)
-        return output, self._advance(state, current, memory, cache, summary, inserted)
+        def recomputed(memory: Tensors) -> tuple[Output, Tensors]:
+            output, step = through(memory)
+            return output, step.memory()
 
-    def _insertion(self, memory: Tensors, has_memory: tuple[bool, ...], opened: OpenWindow) -> Insertion:
-        space = self.carrier.space
-        if not any(has_memory):
-            return Insertion(space=space)
-        # Inside a window the memory's keys and values are known, unless a row has just begun another window.
-        inserted = dict(opened.inserted) if opened.inserted and all(opened.cached) else {}
-        vectors = {} if inserted else self.carrier.vectors(memory)
-        if not vectors and not inserted:
-            return Insertion(space=space)
-        vectors = {layer: v.expand(len(has_memory), -1, -1) for layer, v in vectors.items()}
-        visible = self.carrier.visible(memory)
-        if not all(has_memory):
-            rows = self._rows(has_memory)[:, None].expand(-1, self.carrier.count)
-            visible = rows if visible is None else visible & rows
-        elif visible is not None and bool(visible.all()):
-            visible = None
-        return Insertion(vectors, self.carrier.positions(), visible, space, inserted)
+        if checkpointing and torch.is_grad_enabled() and not holds:  # a cache would be extended again
+            output, memory = checkpoint(recomputed, state.memory, use_reentrant=False)
+            return output, self._advance(state, current, memory, None)
+        output, step = through(state.memory)
+        return output, self._advance(state, current, step.memory(), step if holds else None)
 
-    def _rows(self, marks: Sequence[bool]) -> Tensor:
-        return torch.tensor(list(marks), device=self.base.device)
-
-    def _mask_and_positions(self, opened: OpenWindow, current: Round) -> dict[str, Tensor]:
+    def _mask_and_positions(self, opened: OpenWindow, current: Windows) -> dict[str, Tensor]:
         keep = current.keep
         if opened.cache is not None:
             slots = opened.cache[0][0].shape[2]
             held = torch.tensor(opened.cached, device=keep.device)[:, None]
             keep = torch.cat([torch.arange(slots, device=keep.device)[None] >= slots - held, keep], dim=1)
+        elif self.causal:
+            return {}  # padding is at the right, where no token sees it
         told = {"attention_mask": keep.long()}
         # Without a cache every row begins at the left, and the backbone's own positions are right.
-        if opened.cache is not None and self.takes_positions:
+        if opened.cache is not None and takes_positions(self.base):
             told["position_ids"] = current.index + first_position(self.base)
         return told
 
-    def _advance(
-        self,
-        state: WindowState,
-        current: Round,
-        memory: Tensors,
-        cache: DynamicCache | None,
-        summary: Tensors,
-        inserted: dict[int, tuple[Tensor, Tensor]],
-    ) -> WindowState:
-        closes = [read.closes for read in current.reads]
-        if all(closes):
-            carried = memory
-        elif not any(closes):
-            carried = state.memory
-        else:
-            carried = where_rows(self._rows(closes), memory, state.memory)
+    def _advance(self, state: WindowState, current: Windows, memory: Tensors, step: WindowStep | None) -> WindowState:
+        """The state after a run; `step` if its keys and values are needed for windows that stay open."""
         ids, fill = self._open_tokens(state, current)
-        has_memory = tuple(a or b for a, b in zip(state.has_memory, closes, strict=True))
-        state = replace(state, memory=carried, has_memory=has_memory)
-        if cache is None or all(closes):
+        closed = [any(read.closes for read in row) for row in current.reads]
+        has_memory = tuple(a or b for a, b in zip(state.has_memory, closed, strict=True))
+        state, before = replace(state, memory=memory, has_memory=has_memory), state
+        last = [row[number] for row, number in zip(current.reads, current.last, strict=True)]
+        if step is None or all(read.closes for read in last):
             return replace(state, open=OpenWindow(ids=ids, fill=fill, cached=(0,) * len(fill)))
         # A row without new tokens keeps what it had: its open tokens may not be in the cache.
         cached = tuple(
-            0 if read.closes else n if read.width else before
-            for read, n, before in zip(current.reads, fill, state.open.cached, strict=True)
+            0 if read.closes else n if read.width else had
+            for read, n, had in zip(last, fill, before.open.cached, strict=True)
         )
-        whole: Held = tuple((layer.keys, layer.values) for layer in cast(Any, cache.layers))
-        moved = current.ragged or any(closes)
-        held = self._align_cache(whole, state.open, current, cached) if moved else whole
-        return replace(
-            state,
-            open=OpenWindow(ids=ids, fill=fill, cached=cached, cache=held, summary=summary, inserted=inserted or None),
+        held = tuple(step.held[layer] for layer in sorted(step.held))
+        moved = current.ragged or current.rounds > 1 or any(read.closes for read in last)
+        opened = OpenWindow(
+            ids=ids,
+            fill=fill,
+            cached=cached,
+            cache=self._align_cache(held, before.open, last, current.tokens.shape[1], cached) if moved else held,
+            summary=step.summary(),
+            inserted=step.inserted or None,
         )
+        return replace(state, open=opened)
 
-    def _open_tokens(self, state: WindowState, current: Round) -> tuple[Tensor, tuple[int, ...]]:
+    def _open_tokens(self, state: WindowState, current: Windows) -> tuple[Tensor, tuple[int, ...]]:
         """The tokens that stay: all of an open window, prefix and overlap of a closed one."""
-        # The window holds the cached tokens, at the right of the open ids, and those of the round.
+        # The window holds the cached tokens, at the right of the open ids, and those of the run.
         opened, width = state.open, current.tokens.shape[1]
-        before = opened.ids.shape[1]
-        known = torch.cat([opened.ids, current.tokens], dim=1) if before else current.tokens
+        before, new = opened.ids.shape[1], current.of_last(current.tokens)
+        known = torch.cat([opened.ids, new], dim=1) if before else new
         plan = []
-        for row, read in enumerate(current.reads):
+        for row, number in enumerate(current.last):
+            read = current.reads[row][number]
             if read.width:
                 places = [*range(before - read.cached, before), *range(before, before + read.width)]
             else:
                 places = list(range(before - opened.fill[row], before))
             if read.closes:
-                lead = self._prefix(state, row)
+                lead = self.prefix_of(state, row)
                 places = places[:lead] + places[lead:][max(0, len(places) - lead - self.overlap) :]
             plan.append(places)
         fill = tuple(map(len, plan))
@@ -435,70 +414,79 @@ class Reader:
         return taken(known, [[0] * (longest - len(p)) + p for p in plan]), fill
 
     def _align_cache(
-        self,
-        held: Held,
-        opened: OpenWindow,
-        current: Round,
-        cached: tuple[int, ...],
+        self, held: Held, opened: OpenWindow, last: list[windows.Read], width: int, cached: tuple[int, ...]
     ) -> Held | None:
         """The cache with each row's slots moved to the right end and the rest dropped."""
         longest = max(cached)
         if longest == 0:
             return None
-        before = held[0][0].shape[2] - current.tokens.shape[1]
+        before = held[0][0].shape[2] - width
         index = []
-        for row, (read, count) in enumerate(zip(current.reads, cached, strict=True)):
+        for row, (read, count) in enumerate(zip(last, cached, strict=True)):
             old = read.cached if read.width else opened.cached[row]
             slots = [*range(before - old, before), *range(before, before + read.width)][-count:] if count else []
             index.append([0] * (longest - len(slots)) + slots)
-        slots_at = torch.tensor(index, device=current.tokens.device)
+        slots_at = torch.tensor(index, device=held[0][0].device)
 
         def aligned(x: Tensor) -> Tensor:
             return taken(x.transpose(1, 2), slots_at).transpose(1, 2)
 
-        return tuple((aligned(key), aligned(value)) for key, value in held)
+        return tuple(tuple(map(aligned, tensors)) for tensors in held)
 
     # -- outputs
 
     def _assemble(
         self,
-        collected: list[Output],
-        rounds: list[Round],
+        outputs: list[Output],
+        runs: list[Windows],
         tape: Tape,
         columns_given: int,
         columns: list[list[int]] | None,
         revise: int,
     ) -> Output:
-        """Outputs of all rounds at the places of the input's tokens; padding gets zeros."""
-        if not collected:
+        """Outputs of all runs at the places of the input's tokens; padding gets zeros."""
+        if not outputs:
             return {}
-        result, per_token = {}, []
-        for name, value in collected[0].items():
+        result, per_token, rows = {}, [], len(tape.tokens)
+
+        def by_row(run: Windows, x: Tensor) -> Tensor:  # [M, ..] -> [B, R, ..]
+            return x.unflatten(0, (rows, run.rounds))
+
+        for name, value in outputs[0].items():
             if value.dim() == 0:
-                result[name] = torch.stack([o[name] for o in collected]).sum(0)
+                result[name] = torch.stack([o[name] for o in outputs]).sum(0)
             elif name.startswith("window"):
-                result[name] = torch.stack([o[name] for o in collected], dim=1)
+                result[name] = torch.cat([by_row(r, o[name]) for o, r in zip(outputs, runs, strict=True)], dim=1)
             else:
                 per_token.append(name)
         if not per_token:
             return result
-        simple = columns is None and not revise and not any(current.ragged for current in rounds)
-        if simple:
+        simple = columns is None and not revise and not any(current.ragged for current in runs)
+        if simple and all(len({read.again for read in current.reads[0]}) == 1 for current in runs):
             for name in per_token:
-                parts = [o[name][:, c.reads[0].again :] for o, c in zip(collected, rounds, strict=True)]
+                parts = [
+                    by_row(c, o[name][:, c.reads[0][0].again :]).flatten(1, 2)
+                    for o, c in zip(outputs, runs, strict=True)
+                ]
                 result[name] = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
             return result
-        index = [[-1] * columns_given for _ in tape.tokens]
+        index = [[-1] * columns_given for _ in range(rows)]
         base = 0
-        for current in rounds:
-            for row, read in enumerate(current.reads):
+        for current in runs:
+            width = current.tokens.shape[1]
+            for row, row_reads in enumerate(current.reads):
                 where = columns[row] if columns is not None else range(columns_given)
-                number = current.first[row]
-                for back in range(-min(revise, number, read.again), read.new):
-                    index[row][where[number + back]] = base + read.again + back
-            base += current.tokens.shape[1]
-        at = torch.tensor(index, device=tape.tokens.device)
+                at = current.first[row]
+                for number, read in enumerate(row_reads):
+                    start = base + number * width + read.again
+                    for back in range(-min(revise, at, read.again), read.new):
+                        index[row][where[at + back]] = start + back
+                    at += read.new
+            base += current.rounds * width
+        at_columns = torch.tensor(index, device=tape.tokens.device)
         for name in per_token:
-            picked = taken(torch.cat([o[name] for o in collected], dim=1), at.clamp(min=0))
-            result[name] = picked.masked_fill((at < 0).view(*at.shape, *[1] * (picked.dim() - 2)), 0)
+            parts = [by_row(c, o[name]).flatten(1, 2) for o, c in zip(outputs, runs, strict=True)]
+            picked = taken(torch.cat(parts, dim=1), at_columns.clamp(min=0))
+            unread = (at_columns < 0).view(*at_columns.shape, *[1] * (picked.dim() - 2))
+            result[name] = picked.masked_fill(unread, 0)
         return result

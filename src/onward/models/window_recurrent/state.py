@@ -16,6 +16,10 @@ from ..state import CarriedState, check_state, map_tensors
 from ..state_files import StateFile, named_tensors, save_tensors
 
 
+Held = tuple[tuple[Tensor, ...], ...]
+"""Per layer: keys and values [B, H, C, D], and queries if the carrier asks for them."""
+
+
 @dataclass(frozen=True)
 class OpenWindow:
     """The window that more tokens may still join. Row r holds its last `fill[r]` columns of `ids`.
@@ -27,8 +31,8 @@ class OpenWindow:
     ids: Tensor  # [B, C], or [B, C, 2] with each token's type behind its id
     fill: tuple[int, ...]
     cached: tuple[int, ...]
-    cache: tuple[tuple[Tensor, Tensor], ...] | None = None  # per layer: keys and values [B, H, C, D]
-    summary: tuple[Tensor, ...] | None = None  # the carrier's summary of the cached tokens
+    cache: Held | None = None
+    summary: tuple[Tensor, ...] | None = None  # a carrier's summary of the cached tokens
     inserted: dict[int, tuple[Tensor, Tensor]] | None = None  # per layer: the memory's keys and values
 
     def trimmed(self) -> OpenWindow:
@@ -38,7 +42,7 @@ class OpenWindow:
         if self.cache is None or not slots:
             return OpenWindow(ids, self.fill, self.cached)
         drop = self.cache[0][0].shape[2] - slots
-        cache = tuple((key[:, :, drop:], value[:, :, drop:]) for key, value in self.cache)
+        cache = tuple(tuple(x[:, :, drop:] for x in layer) for layer in self.cache)
         return replace(self, ids=ids, cache=cache)
 
 
@@ -58,6 +62,13 @@ class WindowState(CarriedState):
     @property
     def batch_size(self) -> int:
         return len(self.has_memory)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its tensors have: the memory, and the open window if there is one."""
+        sizes: list[int] = []
+        self._map(lambda t: sizes.append(t.nbytes) or t)  # type: ignore[func-returns-value]
+        return sum(sizes)
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> WindowState:
         opened = replace(self.open, **{f.name: map_tensors(fn, getattr(self.open, f.name)) for f in fields(OpenWindow)})
@@ -129,7 +140,7 @@ class WindowState(CarriedState):
             "pooled": self.pooled,
             "open": {
                 "ids": _packed(opened.ids),
-                "cache": tuple({"key": key, "value": value} for key, value in opened.cache or ()),
+                "cache": tuple(dict(zip(_HELD, layer, strict=False)) for layer in opened.cache or ()),
                 "summary": opened.summary,
                 "inserted": {layer: {"key": k, "value": v} for layer, (k, v) in (opened.inserted or {}).items()},
             },
@@ -159,11 +170,11 @@ class WindowState(CarriedState):
         if prefix is not None and prefix.shape[1] < max(prefix_fill, default=0):
             raise file.damaged(f"prefix_fill={prefix_fill} is more than the {prefix.shape[1]} tokens of prefix")
         slots = max(cached, default=0)
-        cache: list[tuple[Tensor, Tensor]] = []
+        cache: list[tuple[Tensor, ...]] = []
         while slots and file.has(f"open.cache.{len(cache)}."):
-            names = (f"open.cache.{len(cache)}.{part}" for part in ("key", "value"))
-            key, value = (file.take(name, (rows, None, slots, None)) for name in names)
-            cache.append((key, value))
+            names = [f"open.cache.{len(cache)}.{part}" for part in _HELD]
+            names = names if file.has(names[2]) else names[:2]
+            cache.append(tuple(file.take(name, (rows, None, slots, None)) for name in names))
         if slots and not cache:
             raise file.damaged(f"cached={cached} without a cache")
         state = cls(
@@ -186,6 +197,8 @@ class WindowState(CarriedState):
         file.refuse_more()
         return state
 
+
+_HELD = ("key", "value", "query")
 
 # Files hold one number per token: the id, with the token's type above bit 40.
 
@@ -232,6 +245,9 @@ def _check_form(state: WindowState, ids: Tensor, reader: Any) -> None:
             raise ValueError(f"the state's window holds {count} tokens, and this model's {reader.window}")
     if opened.cache is not None and len(opened.cache) != len(reader.layers):
         raise ValueError(f"the state's cache has {len(opened.cache)} layers, this model {len(reader.layers)}")
+    asked = 3 if getattr(carrier, "needs_queries", False) else 2
+    if opened.cache is not None and any(len(layer) != asked for layer in opened.cache):
+        raise ValueError(f"the state's cache does not hold the {asked} parts of a layer that this model needs")
     for held in (opened.ids, state.prefix):
         if held is not None:
             refuse_ids_outside(held if held.dim() == 2 else held[..., 0], config.vocab_size, "the state")
@@ -240,6 +256,8 @@ def _check_form(state: WindowState, ids: Tensor, reader: Any) -> None:
 @torch.no_grad()
 def _blank_summary(state: WindowState, reader: Any, width: int) -> tuple[Tensor, ...]:
     """The carrier's summary of one token, for its shapes."""
+    if not hasattr(reader.carrier, "summarise"):
+        return ()
     token = next(reader.base.parameters()).new_zeros(state.batch_size, 1, width)
     place = torch.zeros(state.batch_size, 1, dtype=torch.long, device=token.device)
     hidden = [token] * (len(reader.layers) + (reader.carrier.space == "layer"))

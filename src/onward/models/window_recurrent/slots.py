@@ -1,0 +1,103 @@
+"""The memory of one layer as keys and values: what carriers choose from when a window closes, and what they keep.
+
+Shapes: B rows, H key-value heads, G query heads of each, S slots, n tokens of a window, m queries, D features of a key,
+E of a value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NEVER = -math.inf
+
+
+class Slots(NamedTuple):
+    """S keys and values of each head, the oldest first. Slots that are not used yet stand before all others."""
+
+    keys: Tensor  # [B, H, S, D], as they are at position 0
+    values: Tensor  # [B, H, S, E]
+    weights: Tensor  # [B, H, S]: added to a slot's score, the logarithm of how many tokens it stands for
+    marks: Tensor  # [B, H, S]: what a carrier notes about a slot, such as the attention it has received
+    ages: Tensor  # [B, H, S] int32: how many tokens before the next window it was read; 0 if the slot is not used
+
+    @property
+    def used(self) -> Tensor:
+        """[B, S] bool: the same for all heads."""
+        return self.ages[:, 0] > 0
+
+    @staticmethod
+    def empty(rows: int, heads: int, slots: int, key: int, value: int, like: Tensor) -> Slots:
+        shape = (rows, heads, slots)
+        return Slots(
+            like.new_zeros(*shape, key),
+            like.new_zeros(*shape, value),
+            like.new_zeros(shape),
+            like.new_zeros(shape),
+            torch.zeros(shape, dtype=torch.int32, device=like.device),
+        )
+
+    def forgotten(self, rows: Tensor) -> Slots:
+        """Without what the marked rows [B] remember."""
+        return self._replace(ages=self.ages.masked_fill(rows[:, None, None], 0))
+
+
+def grouped(slots: tuple[Tensor, ...]) -> tuple[Slots, ...]:
+    """A state's flat tensors, layer by layer."""
+    each = len(Slots._fields)
+    return tuple(Slots(*slots[i : i + each]) for i in range(0, len(slots), each))
+
+
+@dataclass(frozen=True)
+class ReadWindow:
+    """A window that has been read, as one layer saw it: S columns of memory, then its n tokens, the oldest first."""
+
+    slots: Slots  # all columns: [B, H, S + n, ..], ages as seen from the next window
+    turned: Tensor  # [B, H, S + n, D]: keys as they were attended to
+    queries: Tensor  # [B, H, G, m, D], of the window's tokens, where they stood
+    visible: Tensor  # [B or 1, m, S + n] bool: what each query saw
+    kept: Tensor  # [B, S + n] bool: what the next memory may hold; of the window, what the next one does not repeat
+    scaling: float  # of scores
+    size: int  # S
+
+    def scores(self) -> Tensor:
+        """[B, H, G, m, S + n]: of every query with all it saw."""
+        scores = self.queries @ self.turned[:, :, None].transpose(-1, -2) * self.scaling
+        scores = scores + self.slots.weights[:, :, None, None]
+        return scores.masked_fill(~self.visible[:, None, None], NEVER)
+
+    def attention(self) -> Tensor:
+        """[B, H, G, m, S + n]: how much each query attended to what it saw; queries that saw nothing are padding."""
+        weights = self.scores().float().softmax(-1)
+        return weights.masked_fill(~self.visible.any(-1)[:, None, None, :, None], 0.0)
+
+    def rank(self) -> Tensor:
+        """[B, S + n]: the place of each column among those that may be kept, from 0, the oldest first."""
+        return self.kept.cumsum(1) - 1
+
+    def best(self, priority: Tensor) -> Tensor:
+        """[B, H, S]: the S columns of each head with the highest priority [B, H, S + n], unused ones first and then
+        the oldest first."""
+        kept = self.kept[:, None].expand(priority.shape)
+        chosen = priority.masked_fill(~kept, NEVER).topk(self.size, dim=-1).indices
+        # A column that may not be kept is only chosen where there are too few: it becomes an unused slot.
+        width = priority.shape[-1]
+        place = chosen + width * kept.gather(-1, chosen)
+        return place.sort(-1).values % width
+
+    def take(self, columns: Tensor) -> Slots:
+        """The slots of some columns [B, H, S]."""
+        wide = columns[..., None]
+        keys, values, weights, marks, ages = self.slots
+        used = self.kept[:, None].expand(ages.shape).gather(-1, columns)
+        return Slots(
+            keys.gather(2, wide.expand(*columns.shape, keys.shape[-1])) * used[..., None],
+            values.gather(2, wide.expand(*columns.shape, values.shape[-1])) * used[..., None],
+            weights.gather(2, columns) * used,
+            marks.gather(2, columns) * used,
+            ages.gather(2, columns) * used,
+        )

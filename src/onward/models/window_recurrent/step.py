@@ -1,0 +1,194 @@
+"""Windows in one run of the backbone: what their tokens attend to, and what they leave.
+
+A run holds one window of every row, or several: they lie one after another in its batch, so that its large products
+run over all of them at once.
+
+Shapes: B rows, R windows of each, M = B R, w columns of a window, C columns that are in the cache, H key-value heads,
+V keys and values in front of a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...ops import windows
+from .carriers import Carrier, Tensors
+from .seam import Call, added, taking
+from .state import Held, WindowState
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of one run: `reads[row][number]` says which tokens a window holds."""
+
+    reads: list[list[windows.Read]]
+    tokens: Tensor  # [M, w], or [M, w, 2] with each token's type behind its id
+    index: Tensor  # [M or 1, w]: place in the window
+    keep: Tensor  # [M, w] bool: real tokens
+    first: list[int]  # per row: which of its new tokens the run's first new one is, from 0
+    ragged: bool  # windows differ, so that the backbone needs a mask and positions
+
+    @property
+    def rows(self) -> int:
+        return len(self.reads)
+
+    @property
+    def rounds(self) -> int:
+        return len(self.reads[0])
+
+    @property
+    def ids(self) -> Tensor:
+        """[M, w]"""
+        return self.tokens if self.tokens.dim() == 2 else self.tokens[..., 0]
+
+    @property
+    def types(self) -> Tensor:
+        """[M, w], of tokens that have types."""
+        return self.tokens[..., 1]
+
+    @cached_property
+    def closes(self) -> list[list[bool]]:
+        """By number and row: whether the window ends here."""
+        return [[row[number].closes for row in self.reads] for number in range(self.rounds)]
+
+    @cached_property
+    def last(self) -> list[int]:
+        """Per row: the number of its last window that holds tokens."""
+        return [max((n for n, read in enumerate(row) if read.width), default=0) for row in self.reads]
+
+    def of_last(self, x: Tensor) -> Tensor:
+        """Each row's last window: [M, ..] -> [B, ..]"""
+        apart = x.unflatten(0, (self.rows, self.rounds))
+        if self.rounds == 1:
+            return apart[:, 0]
+        return apart[torch.arange(self.rows, device=x.device), torch.tensor(self.last, device=x.device)]
+
+    def of_new_tokens(self, values: Tensor, fill: int) -> Tensor:
+        """Values of the packed new tokens [B, N'] at the places of these tokens in the run [M, w], else `fill`."""
+        result = values.new_full((self.rows, self.rounds, self.tokens.shape[1]), fill)
+        for row, (reads, at) in enumerate(zip(self.reads, self.first, strict=True)):
+            for number, read in enumerate(reads):
+                result[row, number, read.again : read.width] = values[row, at : at + read.new]
+                at += read.new
+        return result.flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Front:
+    """What stands in front of the windows of a run, for one layer."""
+
+    keys: Tensor  # [M, H, V, D]
+    values: Tensor  # [M, H, V, E]
+    visible: Tensor | None  # [M, V] bool; None for all
+    weights: Tensor | None = None  # [M, H, V]: added to the scores
+    as_tokens: bool = False  # a local layer sees them as far back as tokens; otherwise it sees them all
+
+
+class WindowStep:
+    """Plain windows, which carry nothing: a run and what it leaves. Other steps change `front` and `memory`."""
+
+    needs_queries = False
+
+    def __init__(self, reader: Any, carrier: Carrier, state: WindowState, run: Windows, memory: Tensors, holds: bool):
+        self.base, self.reader, self.carrier, self.state, self.run = reader.base, reader, carrier, state, run
+        self.before, self.holds = memory, holds
+        self.held: dict[int, Tensors] = {}  # by layer: keys, values, and queries if needed, of each row's last window
+        self.inserted: dict[int, tuple[Tensor, Tensor]] = {}  # by layer: what stands in front of it
+        self._masks: dict[Any, tuple[Any, ...]] = {}
+
+    def taken(self) -> Any:
+        """A context in which the attention of the backbone is this step's."""
+        return taking(self)
+
+    # -- attention
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        if not call.layer:
+            return call.own()
+        front = self.front(call)
+        if self.holds:
+            kept = (call.key, call.value, *((self._all_queries(call),) if self.needs_queries else ()))
+            self.held[call.layer] = tuple(self.run.of_last(x) for x in kept)
+        return self.attend_with(call, front)
+
+    def front(self, call: Call) -> Front | None:
+        return None
+
+    def attend_with(self, call: Call, front: Front | None) -> tuple[Tensor, Tensor | None]:
+        if front is None:
+            return call.attended(call.query, call.key, call.value, call.mask) if call.watched else call.own()
+        key = torch.cat([front.keys.to(call.key.dtype), call.key], dim=2)
+        value = torch.cat([front.values.to(call.value.dtype), call.value], dim=2)
+        count, columns = front.keys.shape[2], call.query.shape[2]
+        far = front.as_tokens and call.local is not None and count + columns > call.local
+        if call.mask is None and front.visible is None and front.weights is None and not far:
+            if columns == 1 or not call.causal:
+                return call.attended(call.query, key, value, None)
+            if call.key.shape[2] == columns:
+                # The fast kernel without a mask: empty queries for the memory make the causal triangle fit.
+                empty = call.query.new_zeros(*call.query.shape[:2], count, call.query.shape[3])
+                output, weights = call.attended(torch.cat([empty, call.query], dim=2), key, value, None)
+                return output[:, count:], None if weights is None else weights[:, :, count:]
+        return call.attended(call.query, key, value, self._mask(call, front))
+
+    def _mask(self, call: Call, front: Front) -> Tensor:
+        """The call's mask with V columns in front, [M or 1, 1 or all heads, t, V + n]. Layers share a mask without
+        weights, which is made once for each kind of layer."""
+        name = (id(call.mask), id(front.visible), call.local, call.causal, call.query.shape[2])
+        if name not in self._masks:
+            own = call.visible() if call.mask is None else call.mask
+            seen = self._seen(call, front)
+            batch = max(own.shape[0], seen.shape[0])
+            self._masks[name] = (call.mask, front.visible, seen.expand(batch, own.shape[1], -1, -1), own)
+        *_, seen, own = self._masks[name]
+        own = own.expand(seen.shape[0], -1, -1, -1)
+        if front.weights is not None:
+            heads = call.query.shape[1]
+            weights = front.weights.to(call.query.dtype).repeat_interleave(heads // front.weights.shape[1], 1)
+            least = torch.finfo(call.query.dtype).min
+            seen = torch.where(seen, weights[:, :, None], least)
+            own = added(own, call.query).expand(seen.shape[0], heads, -1, -1)
+        elif own.dtype != torch.bool:
+            seen = added(seen, call.query).to(own.dtype)
+        return torch.cat([seen, own], dim=-1)
+
+    def _seen(self, call: Call, front: Front) -> Tensor:
+        """What each query sees of the front. [M or 1, 1, t, V] bool"""
+        count, rows = front.keys.shape[2], call.query.shape[2]
+        seen = torch.ones(1, 1, 1, count, dtype=torch.bool, device=call.query.device)
+        if front.visible is not None:
+            seen = front.visible[:, None, None]
+        if front.as_tokens and call.local is not None:  # the front stands right before the window, and a local layer sees no further
+            back = count - torch.arange(count, device=call.query.device)
+            seen = seen & (self.run.index[:, None, :, None] + back < call.local)
+        return seen.expand(-1, -1, rows, -1)
+
+    def _all_queries(self, call: Call) -> Tensor:
+        """With those of the window's earlier tokens."""
+        opened = self.state.open
+        if opened.cache is None:
+            return call.query
+        return torch.cat([opened.cache[call.layer - 1][2], call.query], dim=2)
+
+    # -- what is left
+
+    def finish(self) -> None:
+        """Is called when the backbone has run."""
+
+    def memory(self) -> Tensors:
+        """The memory after the run's windows."""
+        return self.before
+
+    def summary(self) -> Tensors | None:
+        """Of the windows that stay open, what a carrier needs besides keys, values and queries."""
+        return None
+
+    def closing(self, number: int) -> Tensor:
+        """The rows whose window of this number closes. [B] bool"""
+        return torch.tensor(self.run.closes[number], device=self.base.device)
