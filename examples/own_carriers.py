@@ -29,7 +29,8 @@ from onward.data import load_corpus
 from onward.data.tokens import TokenizedDocument, tokenize
 from onward.evaluation import Measures, measure_memories
 from onward.models.pretrained import load_backbone
-from onward.models.window_recurrent.carriers import Defaults, Spans, Tensors, carrier, coarser
+from onward.models.window_recurrent.carriers import Defaults, Spans, Tensors, carrier
+from onward.models.window_recurrent.carriers.spans import coarser
 from onward.training import TrainingRecipe, train
 
 TEXT, SUMMARIES = 64, 15  # tokens of text in a window, and the tokens that `summaries` adds to it

@@ -85,12 +85,18 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "history": {"carrier": "spans", "vectors": 5, "rank": 4, "history": 2},
     "fading": {"carrier": "spans", "rank": 4, "history": [3, 2, 1]},
     "constant": {"hidden": [12]},
+    "recent": {"slots": 5},
+    "selected": {"slots": 5},
+    "received": {"carrier": "selected", "slots": 5, "score": "received"},
+    "key_difference": {"carrier": "selected", "slots": 5, "score": "key_difference"},
+    "matched": {"slots": 5},
+    "constant slots": {"carrier": "constant", "stands_for": "selected", "slots": 5},
 }
 VARIANTS: dict[str, dict[str, Any]] = {name: {"carrier": name} for name in CARRIERS}
 VARIANTS |= {name: {"carrier": name, **fields} for name, fields in _VARIANTS.items()}
 SHORTEST = {"spans": 3, "history": 3, "fading": 4}
 """Windows that the spans of a variant fit into, in tokens."""
-REMEMBERS = [name for name in VARIANTS if name not in ("constant", "none")]
+REMEMBERS = [name for name in VARIANTS if name not in ("constant", "constant slots", "none")]
 
 AUTO = {
     "model": auto.AutoModel,

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
-from ..models.window_recurrent.insertion import attending_eagerly, backbone_layers
+from ..models.window_recurrent.seam import backbone_layers, watching_attention
 from ..ops import windows
 from .perplexity import backbone_of, plain
 
@@ -60,7 +60,7 @@ def formula_flops_per_token(model: PreTrainedModel, window: int, overlap: int = 
     windows.check(window, overlap)
     backbone = backbone_of(model)
     config = backbone.config.get_text_config()
-    layers = backbone_layers(backbone.base_model, config.num_hidden_layers)
+    layers = backbone_layers(backbone.base_model)
     weights = sum(p.numel() for p in layers.parameters() if p.dim() > 1)
     per_input = 2 * weights + 2 * config.num_hidden_layers * window * config.hidden_size
     return per_input * window / (window - overlap)
@@ -79,7 +79,7 @@ def counted_flops_per_token(model: WindowRecurrentForCausalLM) -> float:
     model.eval()
     try:
         # torch counts sdpa on the CPU as 0.
-        with attending_eagerly(model.backbone.base_model):
+        with watching_attention():
             state = model(ids[:, :window], use_cache=False, logits_to_keep=1).state
             with FlopCounterMode(display=False) as counter:
                 model(ids[:, window:], state=state, use_cache=False)

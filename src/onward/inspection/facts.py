@@ -16,16 +16,18 @@ def facts(model: Any) -> dict[str, str]:
 
 def _window_facts(model: Any) -> dict[str, str]:
     config = model.config
-    seam = probe(model.backbone, config.insertion_layers, model.carrier.space)
+    seam = probe(model.backbone, config.insertion_layers, config.space)
     total, added = parameter_count(model), parameter_count(model.carrier)
-    state = sum(tensor.numel() for tensor in model.carrier.empty(1, next(model.backbone.parameters())))
+    state = sum(tensor.numel() for tensor in model.reader.empty(1))
+    into = "each layer's attention" if config.space is None else f"the {config.space}"
+    what = "key(s) and value(s) of each head" if config.space is None else "vector(s)"
     return {
         "model": type(model).__name__,
         "backbone": f"{config.backbone_name or 'made in memory'} ({config.backbone.model_type}, "
         f"{config.num_hidden_layers} layers, width {config.hidden_size})",
         "reads": f"{'left to right' if config.causal else 'both ways'}, windows of {config.window}, "
         f"overlap {config.overlap}",
-        "carries": f"{config.carrier}: {config.vector_count} vector(s) into the {model.carrier.space}",
+        "carries": f"{config.carrier}: {config.vector_count} {what} into {into}",
         "inserted at layers": ", ".join(map(str, config.insertion_layers)),
         "seam taken at layers": ", ".join(map(str, seam.layers)),
         "parameters": f"{total:,} ({added:,} added, {100 * added / total:.2f} %; "

@@ -6,36 +6,37 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from ..models.window_recurrent.insertion import attending_eagerly, inserting
+from ..models.window_recurrent.carriers import SlotCarrier
+from ..models.window_recurrent.seam import watching_attention
+from ..models.window_recurrent.slots import grouped
 
 
 @torch.no_grad()
 def memory_attention(model: Any, input_ids: Tensor) -> dict[int, float]:
     """By layer, the share of attention that tokens of the second window give to the first window's memory.
 
-    The document's first token, which models attend to when nothing else fits, is not counted. Measured with eager
+    The document's first tokens, which models attend to when nothing else fits, are not counted. Measured with eager
     attention, the only implementation that returns its weights. input_ids: [B, N].
     """
-    config = model.config
-    base: PreTrainedModel = model.backbone.base_model
-    if input_ids.shape[1] <= config.window:
-        raise ValueError(
-            f"{input_ids.shape[1]} tokens are one window of {config.window}: give more, so that there is a memory"
-        )
-    with attending_eagerly(base):
-        reader = model.reader
-        state = model(input_ids[:, : config.window], use_cache=False).state
-        stride = config.window - config.overlap
-        second = input_ids[:, stride : stride + config.window]
-        insertion = reader._insertion(state.memory, state.has_memory, state.open)
-        insertion.weights = {}
-        with inserting(base, reader.layers, insertion):
-            base(input_ids=second)
-    first = int(model.carrier.space == "attention")
-    return {
-        layer: weights[..., first : insertion.count].sum(-1).mean().item()
-        for layer, weights in insertion.weights.items()
-        if layer in insertion.inserted
-    }
+    window = model.config.window
+    if input_ids.shape[1] <= window:
+        raise ValueError(f"{input_ids.shape[1]} tokens are one window of {window}: give more, so that there is a memory")
+    state = model(input_ids[:, :window], use_cache=False).state
+    second = input_ids[:, window:][:, : window - state.open.fill[0]]
+    with watching_attention() as watched:
+        model(second, state=state, use_cache=False)
+    first = _first_tokens(model.carrier, state.memory)
+    shares = {}
+    for layer, weights in watched.items():  # [B, H, w, V + w]
+        memory = weights.shape[-1] - weights.shape[-2]
+        if memory:
+            shares[layer] = weights[..., first:memory].sum(-1).mean().item()
+    return shares
+
+
+def _first_tokens(carrier: Any, memory: tuple[Tensor, ...]) -> int:
+    """How many columns of a memory are not counted: slots that are not used yet, and the document's first tokens."""
+    if isinstance(carrier, SlotCarrier):
+        return int((~grouped(memory)[0].used[0]).sum()) + carrier.sinks
+    return int(carrier.space == "attention")

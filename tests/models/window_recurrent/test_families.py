@@ -32,7 +32,6 @@ from torch.testing import assert_close
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from onward import add_recurrence
-from onward.models.window_recurrent.insertion import Insertion, inserting
 
 WINDOW = 5
 EXAMPLES = int(os.environ.get("ONWARD_EXAMPLES", 20))  # more of them, to hunt
@@ -524,13 +523,11 @@ def test_calls_change_neither_the_state_nor_the_model():
 @torch.no_grad()
 def test_the_memory_stands_at_its_rotary_position(position):
     """Keys that the seam takes from a layer are its own norm, projection and rotation at that position."""
-    model = recurrent_variant("llama")
+    model = recurrent_variant("llama", "paper")
     base = model.backbone.base_model
     layer, vectors = base.layers[1], torch.randn(2, 1, 32, dtype=torch.float64)
-    insertion = Insertion(vectors={2: vectors}, positions=[position])
-    with inserting(base, base.layers, insertion):
-        base(tokens(2, 4))
-    key, value = insertion.inserted[2]
+    model.carrier.vectors, model.carrier.positions = lambda memory: {2: vectors}, lambda: [position]
+    key, value = model(tokens(2, 5 + 4)).state.open.inserted[2]
     normed = layer.input_layernorm(vectors)
     by_hand = layer.self_attn.k_proj(normed).view(2, 1, 2, 8).transpose(1, 2)
     cos, sin = base.rotary_emb(vectors, torch.tensor([[position]]))
