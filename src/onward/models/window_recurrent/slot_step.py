@@ -27,6 +27,7 @@ class SlotStep(WindowStep):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.needs_queries = self.carrier.needs_queries
+        self.adapts = self.carrier.adapts
         new = torch.tensor([not had for had in self.state.has_memory], device=self.base.device)
         self.slots = dict(
             zip(self.carrier.layers, (slots.forgotten(new) for slots in grouped(self.before)), strict=True)
@@ -45,7 +46,7 @@ class SlotStep(WindowStep):
         turning = self.reader.turnings[layer - 1]
         slots, fronts = self.slots[layer], []
         for number in range(run.rounds):
-            seen = self.carrier.inserted(slots, layer)
+            seen = self.carrier.inserted(slots, layer) if self.adapts else slots
             known = self.inserted.get(layer) if number == 0 else None
             turned = turning.turn(seen.keys, self._table(turning, None, seen.keys)) if known is None else known[0]
             fronts.append((turned, seen.values, seen.weights, slots.used))
@@ -57,7 +58,7 @@ class SlotStep(WindowStep):
         keys, values, weights, used = (torch.stack(parts, 1).flatten(0, 1) for parts in zip(*fronts, strict=True))
         if self.holds:
             self.inserted[layer] = (run.of_last(keys), run.of_last(values))
-        weighted = self.carrier.weighs
+        weighted = self.carrier.weighs or self.adapts
         return Front(keys, values, self._visible(used), weights if weighted else None, as_tokens=True)
 
     def _visible(self, used: Tensor) -> Tensor | None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..slots import ReadWindow, Slots
+from .corrections import Corrections
 
 if TYPE_CHECKING:
     from ..configuration_window_recurrent import WindowRecurrenceConfig
@@ -53,7 +54,7 @@ class Defaults:
 class Carrier(nn.Module):
     """Carries nothing: plain windows. The base class of all carriers, and a baseline."""
 
-    takes_slots = False
+    takes_slots = takes_vectors = False  # which kind it is; asked in this way, wrappers like peft's can answer
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__()
@@ -72,11 +73,19 @@ class SlotCarrier(Carrier):
 
     takes_slots = True
     needs_queries = True  # of the window that was read; they are then kept in a window that is left open
-    weighs = False  # whether slots have weights other than 0
+    weighs = False  # whether slots have weights other than 0 before anything is learned
+    corrects = True  # whether training learns corrections of the slots
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
         self.sinks: int = config.sinks
+        shapes = [config.slot_shapes[layer - 1] for layer in self.layers] if self.corrects else []
+        self.corrections = Corrections(shapes, config.rank)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether what is inserted differs from what is kept."""
+        return self.corrections.matter
 
     @classmethod
     def defaults(cls, config: WindowRecurrenceConfig) -> Defaults:
@@ -88,8 +97,8 @@ class SlotCarrier(Carrier):
         raise NotImplementedError
 
     def inserted(self, slots: Slots, layer: int) -> Slots:
-        """The memory as the next window sees it: with what was learned about it, if anything."""
-        return slots
+        """The memory as the next window sees it, with what was learned about it."""
+        return self.corrections[self.layers.index(layer)](slots)
 
 
 DEFAULT_SLOTS = 127
@@ -102,6 +111,8 @@ class VectorCarrier(Carrier):
     processed token by token with a summary of constant size. `carry` turns the summary of a whole window into the
     memory, and `vectors` the memory into hidden vectors, from which the next window's layers make keys and values.
     """
+
+    takes_vectors = True
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)

@@ -64,6 +64,8 @@ class ConstantSlots(SlotCarrier):
     """The same for keys and values: learned ones in every slot, whatever was read."""
 
     needs_queries = False
+    corrects = False
+    adapts = True
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
