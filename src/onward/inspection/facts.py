@@ -16,7 +16,7 @@ def facts(model: Any) -> dict[str, str]:
 
 def _window_facts(model: Any) -> dict[str, str]:
     config = model.config
-    seam = probe(model.backbone, config.insertion_layers, config.space)
+    seam = probe(model.backbone, config)
     total, added = parameter_count(model), parameter_count(model.carrier)
     state = sum(tensor.numel() for tensor in model.reader.empty(1))
     into = "each layer's attention" if config.space is None else f"the {config.space}"

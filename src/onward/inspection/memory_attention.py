@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models.window_recurrent.carriers import SlotCarrier
 from ..models.window_recurrent.seam import watching_attention
 from ..models.window_recurrent.slots import grouped
 
@@ -37,6 +36,6 @@ def memory_attention(model: Any, input_ids: Tensor) -> dict[int, float]:
 
 def _first_tokens(carrier: Any, memory: tuple[Tensor, ...]) -> int:
     """How many columns of a memory are not counted: slots that are not used yet, and the document's first tokens."""
-    if isinstance(carrier, SlotCarrier):
+    if carrier.takes_slots:
         return int((~grouped(memory)[0].used[0]).sum()) + carrier.sinks
     return int(carrier.space == "attention")

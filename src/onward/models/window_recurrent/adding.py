@@ -20,6 +20,7 @@ from .modeling_window_recurrent import (
     WindowRecurrentModel,
 )
 from .probe import UnsupportedBackboneError, checked_layers, positions_of, probe
+from .seam import PREFIX
 
 MODELS: dict[str, type[WindowRecurrentModel]] = {
     model.head: model
@@ -83,16 +84,16 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     config.backbone = model.config
     config.backbone_name = config.backbone_name or getattr(model.config, "_name_or_path", "") or None
     _check_context(model, config)
-    found = probe(model, config.insertion_layers, config.space)
+    found = probe(model, config)
     config.causal = found.causal
-    config.slot_shapes = found.shapes if config.space is None else None
+    config.slot_shapes = found.shapes if config.takes_slots else None
     if config.head in ("causal-lm", "masked-lm"):
         refuse_router_loss(model.config)
     if config.head == "causal-lm" and not config.causal:
         raise ValueError(
             f"{type(model).__name__} is not a causal LM: tokens see those after them (is_decoder is not set)"
         )
-    config._attn_implementation_internal = model.config._attn_implementation
+    config._attn_implementation_internal = model.config._attn_implementation.removeprefix(PREFIX)
     config.dtype = model.dtype
     for name in ("id2label", "label2id", "problem_type"):
         setattr(config, name, getattr(model.config, name, None))

@@ -44,11 +44,11 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             "selected" (these tokens as they are), "recent" (the last tokens), "pooled" (the paper's), "spans" (means),
             "constant" (a control that does not depend on the text) or "none" (plain windows).
         window: how many tokens the backbone sees at once.
+        overlap: how many of them the next window repeats.
         slots: how many keys and values each head has beside its window, for every carrier but "pooled".
         sinks: how many of them are the document's first tokens, which models attend to when nothing else fits.
         score: by which "selected" and "matched" choose tokens: "attention" (that the window's queries gave them),
             "received" (over time), or "key_difference".
-        overlap: how many of them the next window repeats.
         insert_at: the layer, counted from 1, whose attention gets the extra keys and values; a list of layers, or
             "all". By default the carrier's own: "all", and 2 for "pooled" without `residual`.
         vectors: how many vectors "pooled" inserts; by default 2 (the document's first token and one made of z), 1
@@ -78,10 +78,10 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
 
     carrier: str = "pooled"
     window: int = 300
+    overlap: int = 0
     slots: int | None = None
     sinks: int = 1
     score: str = "attention"
-    overlap: int = 0
     insert_at: int | list | str | None = None
     vectors: int | None = None
     pooling: str = "mean"
@@ -125,9 +125,12 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         for name in ("backbone", "backbone_name", "head", "causal", "added_only", "slot_shapes"):
             values.pop(name)
         values |= {"carrier": carrier, "insert_at": self._insert_at, "slots": None, "vectors": None}
-        values["slots" if self._counts_slots else "vectors"] = self.vector_count
         if carrier == "constant":
             values["stands_for"] = self._acts_as
+        acts_as = self._acts_as if carrier == "constant" else carrier
+        values["slots" if _counts_slots(acts_as) else "vectors"] = self.vector_count
+        if CARRIERS[acts_as].takes_slots:
+            values["history"] = None
         return type(self)(**values)
 
     def _check(self) -> None:
@@ -142,9 +145,9 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             require_number(self, name, at_least=1, whole=True, or_none=True)
         require_number(self, "sinks", at_least=0, whole=True)
         require_number(self, "tokens_at_once", at_least=1, whole=True)
-        if self.slots is not None and not self._counts_slots:
+        if self.slots is not None and not _counts_slots(self._acts_as):
             raise FieldError("slots", self.slots, f"carrier={self.carrier!r} inserts vectors; use vectors={self.slots}")
-        if self.vectors is not None and self._takes_slots:
+        if self.vectors is not None and self.takes_slots:
             raise FieldError("vectors", self.vectors, f"carrier={self.carrier!r} has slots; use slots={self.vectors}")
         for width in self.hidden:
             if width != "width" and not _is_count(width):
@@ -156,7 +159,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         least = self._defaults.at_least
         if self.vector_count < least:
             problem = f"{self.carrier} keeps the document's first token and more: there must be at least {least}"
-            raise FieldError("slots" if self._takes_slots else "vectors", self.vector_count, problem)
+            raise FieldError(self._counted, self.vector_count, problem)
         if self._acts_as == "spans":
             self._check_spans()
 
@@ -189,7 +192,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             raise FieldError("history", self.history, problem)
         if self.history != 1 and self._acts_as == "pooled":
             raise FieldError("history", self.history, "it is for carrier='spans'; 'pooled' remembers one window")
-        if self._takes_slots:
+        if self.takes_slots:
             raise FieldError("history", self.history, f"it is for carrier='spans'; {self._acts_as!r} has slots")
 
     def _check_spans(self) -> None:
@@ -199,25 +202,26 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
                 f"with history={self.history} there must be {1 + sum(spans)}: the document's first token and "
                 f"{sum(spans)} spans"
             )
-            raise FieldError("vectors", self.vector_count, problem)
+            raise FieldError(self._counted, self.vector_count, problem)
         if 1 + spans[0] > self.window:
             problem = f"{1 + spans[0]} vectors of one window do not fit into its {self.window} tokens; use fewer"
             if isinstance(self.history, list):
                 raise FieldError("history", self.history, problem)
-            raise FieldError("slots", self.vector_count, problem)
+            raise FieldError(self._counted, self.vector_count, problem)
 
     @property
     def _acts_as(self) -> str:
         return self.stands_for if self.carrier == "constant" else self.carrier
 
     @property
-    def _takes_slots(self) -> bool:
+    def takes_slots(self) -> bool:
+        """Whether keys and values are carried, and not hidden vectors."""
         return CARRIERS[self._acts_as].takes_slots
 
     @property
-    def _counts_slots(self) -> bool:
-        """Whether `slots` says how much is carried."""
-        return self._takes_slots or self._acts_as == "spans"
+    def _counted(self) -> str:
+        """The field that says how much is carried."""
+        return "slots" if self.takes_slots or self.slots is not None else "vectors"
 
     @property
     def _defaults(self) -> Defaults:
@@ -235,7 +239,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     @property
     def vector_count(self) -> int:
         """How many keys and values stand in front of a window."""
-        if self.slots is not None and self._counts_slots:
+        if self.slots is not None:
             return self.slots
         return self._defaults.vectors if self.vectors is None else self.vectors
 
@@ -304,6 +308,11 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         for name in TOKEN_IDS:
             if self.backbone is not None and name in self.__dict__:
                 setattr(self, name, self.__dict__.pop(name))
+
+
+def _counts_slots(carrier: str) -> bool:
+    """Whether `slots` says how much a carrier carries."""
+    return CARRIERS[carrier].takes_slots or carrier == "spans"
 
 
 def _is_count(value: Any) -> bool:

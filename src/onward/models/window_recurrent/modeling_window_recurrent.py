@@ -25,7 +25,7 @@ from ...utils.fields import FieldError
 from ..checking import checked_ids, refuse_ids_outside
 from ..fingerprints import origin_of
 from ..losses import ANSWERS, CLASSES, DOCUMENTS
-from .carriers import Carrier, VectorCarrier, make_carrier
+from .carriers import Carrier, make_carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .heads import as_from_base, head_on
 from .reading import Output, Reader
@@ -107,7 +107,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
         self.carrier = make_carrier(config)
         install(self.backbone.base_model)
-        if isinstance(self.carrier, VectorCarrier):
+        if self.carrier.takes_vectors:
             hook_sites(self.backbone.base_model)
         self.bottleneck_checkpointing = self.backbone.is_gradient_checkpointing
         if self.bottleneck_checkpointing:

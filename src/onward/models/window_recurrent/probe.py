@@ -13,17 +13,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...ops import windows
+from .cache import cache_of, held_by
+from .configuration_window_recurrent import WindowRecurrenceConfig
 from .heads import as_from_base, head_on
 from .seam import (
+    PREFIX,
     SUPPORTED,
     Call,
     backbone_layers,
@@ -34,7 +38,7 @@ from .seam import (
     taking,
     takes_positions,
 )
-from .state import OpenWindow
+from .state import Held, OpenWindow
 from .step import Front, Windows, WindowStep
 from .turning import CannotTurn, turnings_of
 from .vector_step import ELSEWHERE, VectorStep, hook_sites
@@ -69,26 +73,20 @@ def _refuse(model: PreTrainedModel, why: str) -> UnsupportedBackboneError:
 
 
 @torch.no_grad()
-def probe(model: PreTrainedModel, wanted: tuple[int, ...], space: str | None) -> Probe:
-    """Runs the backbone on a few tokens, with and without a memory at the wanted layers: vectors that are inputs of a
-    "layer" or its "attention", or keys and values (no space)."""
+def probe(model: PreTrainedModel, config: WindowRecurrenceConfig) -> Probe:
+    """Runs the backbone on a few tokens, with and without a memory as the configuration says. A backbone that is
+    refused is left as it was."""
     layers = checked_layers(model)
-    base = cast(PreTrainedModel, model.base_model)
-    implementation, training = base.config._attn_implementation, model.training
+    wanted = () if config.carrier == "none" else config.insertion_layers
+    training = model.training
     model.eval()
     try:
-        install(base)
-        if space is not None:
-            hook_sites(base)
-        return _Probing(model, base, layers, wanted, space).run()
+        with ExitStack() as undo:
+            found = _Probing(model, layers, wanted, config.space).run(undo)
+            undo.pop_all()  # what was done to the backbone stays
+        return found
     except _No as no:
-        if implementation in SUPPORTED:
-            remove(base)
         raise _refuse(model, str(no)) from no.__cause__
-    except BaseException:
-        if implementation in SUPPORTED:
-            remove(base)
-        raise
     finally:
         model.train(training)
 
@@ -98,7 +96,7 @@ def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
     base = cast(PreTrainedModel, model.base_model)
     config = base.config.get_text_config()
     implementation = config._attn_implementation
-    if implementation.removeprefix("onward_") not in SUPPORTED:
+    if implementation.removeprefix(PREFIX) not in SUPPORTED:
         loading = " or ".join(map(repr, SUPPORTED))
         raise _refuse(model, f"it was loaded with attn_implementation={implementation!r}; load it with {loading}")
     if config.is_encoder_decoder:
@@ -190,15 +188,22 @@ class Vectors:
 
 
 class _Probing:
-    def __init__(
-        self, model: PreTrainedModel, base: PreTrainedModel, layers: nn.ModuleList, wanted: tuple[int, ...], space: Any
-    ):
-        self.model, self.base, self.layers, self.wanted, self.space = model, base, layers, wanted, space
-        self.config = base.config.get_text_config()
+    def __init__(self, model: PreTrainedModel, layers: nn.ModuleList, wanted: tuple[int, ...], space: str | None):
+        self.model, self.layers, self.wanted, self.space = model, layers, wanted, space
+        self.base = cast(PreTrainedModel, model.base_model)
+        self.config = self.base.config.get_text_config()
 
-    def run(self) -> Probe:
+    def run(self, undo: ExitStack) -> Probe:
+        """Installs the seam, too; `undo` is told how to undo it."""
         self._draw_tokens()
         own = self._own_output()
+        if self.base.config._attn_implementation in SUPPORTED:
+            undo.callback(remove, self.base)
+        install(self.base)
+        self._trying("the seam fails", lambda: self._check_calls(self._read(self.ids)[1]))
+        if self.space is not None:
+            for hook in hook_sites(self.base):
+                undo.callback(hook.remove)
         return self._trying("the seam fails", lambda: self._compare(own))
 
     def _trying(self, failure: str, run: Callable[[], Any]) -> Any:
@@ -239,16 +244,16 @@ class _Probing:
 
     # -- outputs that must agree
 
-    def _step(self, calls: list[Received], ids: Tensor, front: Any, held: Any = None) -> WindowStep:
+    def _step(self, ids: Tensor, front: Any, held: Held | None) -> Any:
         """A run of some tokens of a window: `front` is vectors by layer, in the spaces that take them, or `Front`s."""
+        calls: list[Received] = []
         rows, width = ids.shape
-        cached = 0 if held is None else held[0][0].shape[2]
+        cached = held[0][0].shape[2] if held else 0
         read = windows.Read(cached=cached, again=0, new=width, closes=False)
         index = torch.arange(cached, cached + width, device=ids.device)[None]
         keep = torch.ones(rows, width, dtype=torch.bool, device=ids.device)
         run = Windows([[read]] * rows, ids, index, keep, [0] * rows, ragged=False)
-        inserted = {} if held is None else self._inserted
-        opened = OpenWindow(ids, (cached,) * rows, (cached,) * rows, held, inserted=inserted or None)
+        opened = OpenWindow(ids, (cached,) * rows, (cached,) * rows, held, inserted=self._inserted if cached else None)
         state = SimpleNamespace(has_memory=(True,) * rows, open=opened)
         reader = SimpleNamespace(base=self.base, numbers=layer_numbers(self.base))
         carrier: Any = SimpleNamespace(space=self.space, count=VECTORS)
@@ -258,25 +263,27 @@ class _Probing:
         carrier.visible = lambda memory: front.visible
         return _WatchingVectors(calls, reader, carrier, state, run, (), True)
 
-    def _read(self, ids: Tensor, front: Any = None, held: Any = None, **given: Any) -> tuple[Tensor, Any]:
+    def _read(self, ids: Tensor, front: Any = None, held: Held | None = None, **given: Any) -> tuple[Tensor, Any]:
         """The output of the base, and the step, which has noted its `calls`."""
         if front is None and self.space is not None:
             front = Vectors({}, [])
-        step: Any = self._step([], ids, front, held)
+        step = self._step(ids, front, held)
+        if held is not None:
+            given |= {"use_cache": True, "past_key_values": cache_of(held, step.run)}
+            step.cache = given["past_key_values"]
         with step.taken():
             output = self.base(input_ids=ids, return_dict=True, **given)
         return output.last_hidden_state, step
 
     def _compare(self, own: Any) -> Probe:
-        self._check_calls(self._read(self.ids)[1])
         plain, seen = self._read(self.ids)
         if self._differ(plain, own.last_hidden_state):
             raise _No("its attention gives another output through the seam")
         causal = not any(_sees_later(call.visible) for call in seen.calls)
-        if self.space is None:
-            self._check_slots(plain, seen)
-        else:
+        if self.space is not None:
             self._check_keys_and_values(seen)
+        elif self.wanted:
+            self._check_slots(plain, seen)
         self._check_front(plain, causal)
         self._check_head(own)
         shapes = {call.layer: [call.key.shape[1], call.key.shape[3], call.value.shape[3]] for call in seen.calls}
@@ -313,11 +320,12 @@ class _Probing:
         if half == 0 or not takes_positions(self.base):
             return
         turns = any(turning.turns for turning in turnings)
-        fronts, table = {}, {}
+        fronts = {}
         for call, turning in zip(sorted(seen.calls, key=lambda call: call.layer), turnings, strict=True):
             back = torch.full((half,), -half if turns else 0, device=self.ids.device)
             table = turning.table(back, call.key)
-            fronts[call.layer] = Front(turning.turn(call.key[:, :, :half], table), call.value[:, :, :half], None, None, as_tokens=True)
+            key = turning.turn(call.key[:, :, :half], table)
+            fronts[call.layer] = Front(key, call.value[:, :, :half], None, as_tokens=True)
         # Learned positions are not those of a window of its own: they must be told.
         places = torch.arange(self.ids.shape[1] - half, device=self.ids.device) + (0 if turns else half)
         given = {"position_ids": (places + first_position(self.base)).expand(len(self.ids), -1)}
@@ -385,7 +393,7 @@ class _Probing:
             raise _No("inserted vectors that no token may see change its outputs")
         front = self._fronts(plain)
         changed, used = self._read(self.ids, front)
-        if torch.equal(plain, changed):
+        if self.wanted and torch.equal(plain, changed):
             raise _No(f"vectors inserted at layers {self.wanted} change nothing")
         if not causal:
             return
@@ -417,21 +425,18 @@ class _Probing:
         half = self.ids.shape[1] // 2
         if half == 0:
             return
-        first, used = self._read(self.ids[:, :half], front)
-        held = tuple(used.held[layer] for layer in sorted(used.held))
+        first, used = self._read(self.ids[:, :half], front, held=())
+        held = held_by(used.cache, {})
+        if not held or any(not isinstance(x, Tensor) or x.shape[2] != half for pair in held for x in pair):
+            raise _No("its cache does not hold a key and a value per token")
+        if self.space is None and self.wanted and max(self.wanted) > len(held):
+            raise _No(f"layer {len(held) + 1} makes its keys and values {ELSEWHERE}")
         self._inserted = dict(used.inserted)
-        cache = DynamicCache()
-        given: dict[str, Any] = {"use_cache": True, "past_key_values": cache}
-        for number, (key, value) in enumerate(held):
-            cache.update(key, value, number)
+        given: dict[str, Any] = {}
         if takes_positions(self.base):
             places = torch.arange(half, self.ids.shape[1], device=self.ids.device) + first_position(self.base)
             given["position_ids"] = places.expand(len(self.ids), -1)
         second, _ = self._read(self.ids[:, half:], front, held, **given)
-        if len(cache.layers) != len(self.layers) or any(
-            layer.keys is None or layer.keys.shape[2] != self.ids.shape[1] for layer in cast(Any, cache.layers)
-        ):
-            raise _No("its cache does not hold a key and a value per token")
         if self._differ(torch.cat([first, second], dim=1), whole, rounding):
             raise _No("a window that is left open and continued gives another output than the whole window")
 

@@ -14,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from ...ops import windows
 from ...utils.memory import give_memory_back
 from ..checking import checked_mask
 from ..fingerprints import Origin
 from ..state import where_rows
-from .carriers import Carrier, SlotCarrier, Tensors, VectorCarrier
+from .cache import cache_of, held_by
+from .carriers import Carrier, Tensors, VectorCarrier
 from .seam import backbone_layers, first_position, layer_numbers, takes_positions
 from .slot_step import SlotStep
 from .slots import Slots
@@ -87,20 +87,6 @@ def align_right(ids: Tensor, fill: Sequence[int]) -> Tensor:
     return taken(ids, place.clamp(min=0))
 
 
-def _cache(held: Held | None) -> DynamicCache:
-    """A cache of transformers that starts from these keys and values; it replaces them and never changes them.
-
-    Without a configuration it keeps sliding-window layers whole, which is right within a window.
-    """
-    cache = DynamicCache()
-    for key, value, *_ in held or ():
-        layer = DynamicLayer()
-        layer.lazy_initialization(key, value)
-        layer.keys, layer.values = key, value
-        cache.layers.append(layer)
-    return cache
-
-
 @dataclass(frozen=True)
 class Reader:
     """Runs a backbone over windows, with a carrier between them. Holds no state of its own."""
@@ -140,11 +126,11 @@ class Reader:
     def empty(self, rows: int) -> Tensors:
         """The memory before there is one."""
         like = next(self.base.parameters())
-        if isinstance(self.carrier, SlotCarrier):
+        if self.carrier.takes_slots:
             count = self.carrier.count
             shapes = [self.shapes[layer - 1] for layer in self.carrier.layers]
             return tuple(t for heads, *widths in shapes for t in Slots.empty(rows, heads, count, *widths, like))
-        return self.carrier.empty(rows, like) if isinstance(self.carrier, VectorCarrier) else ()
+        return cast(VectorCarrier, self.carrier).empty(rows, like) if self.carrier.takes_vectors else ()
 
     def read(
         self,
@@ -211,7 +197,7 @@ class Reader:
 
     def _rounds_at_once(self, state: WindowState, number: int) -> int:
         """How many windows of each row may run at once: one that is open runs by itself."""
-        if isinstance(self.carrier, VectorCarrier) or any(state.open.cached):
+        if self.carrier.takes_vectors or any(state.open.cached):
             return 1
         most = max(1, self.at_once // (self.window * state.batch_size))
         return most if not self.truncate_after else min(most, self.truncate_after - number % self.truncate_after)
@@ -317,8 +303,9 @@ class Reader:
     def step(
         self, state: WindowState, current: Windows, memory: Tensors | None = None, holds: bool = False
     ) -> WindowStep:
-        kinds = ((SlotCarrier, SlotStep), (VectorCarrier, VectorStep), (Carrier, WindowStep))
-        kind = next(step for carrier, step in kinds if isinstance(self.carrier, carrier))
+        kind: type[WindowStep] = SlotStep if self.carrier.takes_slots else WindowStep
+        if self.carrier.takes_vectors:
+            kind = VectorStep
         return kind(self, self.carrier, state, current, state.memory if memory is None else memory, holds)
 
     def _run(
@@ -326,8 +313,10 @@ class Reader:
     ) -> tuple[Output, WindowState]:
         opened = state.open
         options: dict[str, Any] = {"use_cache": False}
-        if opened.cache is not None:
-            options = {"use_cache": True, "past_key_values": _cache(opened.cache)}
+        cache = None
+        if holds or opened.cache is not None:
+            cache = cache_of(opened.cache, current)
+            options = {"use_cache": True, "past_key_values": cache}
         if current.ragged:
             options |= self._mask_and_positions(opened, current)
 
@@ -346,9 +335,10 @@ class Reader:
 
         if checkpointing and torch.is_grad_enabled() and not holds:  # a cache would be extended again
             output, memory = checkpoint(recomputed, state.memory, use_reentrant=False)
-            return output, self._advance(state, current, memory, None)
+            return output, self._advance(state, current, memory)
         output, step = through(state.memory)
-        return output, self._advance(state, current, step.memory(), step if holds else None)
+        left_open = (cache, step) if holds and cache is not None else None
+        return output, self._advance(state, current, step.memory(), left_open)
 
     def _mask_and_positions(self, opened: OpenWindow, current: Windows) -> dict[str, Tensor]:
         keep = current.keep
@@ -364,21 +354,28 @@ class Reader:
             told["position_ids"] = current.index + first_position(self.base)
         return told
 
-    def _advance(self, state: WindowState, current: Windows, memory: Tensors, step: WindowStep | None) -> WindowState:
-        """The state after a run; `step` if its keys and values are needed for windows that stay open."""
+    def _advance(
+        self,
+        state: WindowState,
+        current: Windows,
+        memory: Tensors,
+        left_open: tuple[DynamicCache, WindowStep] | None = None,
+    ) -> WindowState:
+        """The state after a run; `left_open` says what windows that stay open need."""
         ids, fill = self._open_tokens(state, current)
         closed = [any(read.closes for read in row) for row in current.reads]
         has_memory = tuple(a or b for a, b in zip(state.has_memory, closed, strict=True))
         state, before = replace(state, memory=memory, has_memory=has_memory), state
         last = [row[number] for row, number in zip(current.reads, current.last, strict=True)]
-        if step is None or all(read.closes for read in last):
+        if left_open is None or all(read.closes for read in last):
             return replace(state, open=OpenWindow(ids=ids, fill=fill, cached=(0,) * len(fill)))
         # A row without new tokens keeps what it had: its open tokens may not be in the cache.
         cached = tuple(
             0 if read.closes else n if read.width else had
             for read, n, had in zip(last, fill, before.open.cached, strict=True)
         )
-        held = tuple(step.held[layer] for layer in sorted(step.held))
+        cache, step = left_open
+        held = held_by(cache, step.queries)
         moved = current.ragged or current.rounds > 1 or any(read.closes for read in last)
         opened = OpenWindow(
             ids=ids,

@@ -98,7 +98,7 @@ class WindowStep:
     def __init__(self, reader: Any, carrier: Carrier, state: WindowState, run: Windows, memory: Tensors, holds: bool):
         self.base, self.reader, self.carrier, self.state, self.run = reader.base, reader, carrier, state, run
         self.before, self.holds = memory, holds
-        self.held: dict[int, Tensors] = {}  # by layer: keys, values, and queries if needed, of each row's last window
+        self.queries: dict[int, Tensor] = {}  # by layer: those of each row's last window, if the carrier needs them
         self.inserted: dict[int, tuple[Tensor, Tensor]] = {}  # by layer: what stands in front of it
         self._masks: dict[Any, tuple[Any, ...]] = {}
 
@@ -112,9 +112,8 @@ class WindowStep:
         if not call.layer:
             return call.own()
         front = self.front(call)
-        if self.holds:
-            kept = (call.key, call.value, *((self._all_queries(call),) if self.needs_queries else ()))
-            self.held[call.layer] = tuple(self.run.of_last(x) for x in kept)
+        if self.holds and self.needs_queries:
+            self.queries[call.layer] = self.run.of_last(self._all_queries(call))
         return self.attend_with(call, front)
 
     def front(self, call: Call) -> Front | None:
@@ -164,7 +163,7 @@ class WindowStep:
         seen = torch.ones(1, 1, 1, count, dtype=torch.bool, device=call.query.device)
         if front.visible is not None:
             seen = front.visible[:, None, None]
-        if front.as_tokens and call.local is not None:  # the front stands right before the window, and a local layer sees no further
+        if front.as_tokens and call.local is not None:  # it stands right before the window
             back = count - torch.arange(count, device=call.query.device)
             seen = seen & (self.run.index[:, None, :, None] + back < call.local)
         return seen.expand(-1, -1, rows, -1)
@@ -172,7 +171,7 @@ class WindowStep:
     def _all_queries(self, call: Call) -> Tensor:
         """With those of the window's earlier tokens."""
         opened = self.state.open
-        if opened.cache is None:
+        if opened.cache is None or call.layer > len(opened.cache):  # layers that share keys keep none
             return call.query
         return torch.cat([opened.cache[call.layer - 1][2], call.query], dim=2)
 

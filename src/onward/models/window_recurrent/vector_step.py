@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import Cache, PreTrainedModel
 
 from ..state import where_rows
@@ -161,18 +162,19 @@ class VectorStep(WindowStep):
 # -- hooks: they stay on the backbone, and do nothing without a step that takes vectors
 
 
-def hook_sites(base: PreTrainedModel) -> None:
-    """Lets steps see the inputs of a backbone's layers and of their attention."""
+def hook_sites(base: PreTrainedModel) -> list[RemovableHandle]:
+    """Lets steps see the inputs of a backbone's layers and of their attention. Returns the hooks that are new."""
     layers = backbone_layers(base)
     if _at_layer in layers[0]._forward_pre_hooks.values():  # copied models have them already
-        return
+        return []
+    hooks = [layers[-1].register_forward_hook(_after_layer)]
     for layer in layers:
-        layer.register_forward_pre_hook(_at_layer, with_kwargs=True)
-        attention_of(layer).register_forward_pre_hook(_at_attention, with_kwargs=True)
-    layers[-1].register_forward_hook(_after_layer)
+        hooks.append(layer.register_forward_pre_hook(_at_layer, with_kwargs=True))
+        hooks.append(attention_of(layer).register_forward_pre_hook(_at_attention, with_kwargs=True))
     for module in base.modules():
         if type(module).__name__.endswith("RotaryEmbedding"):
-            module.register_forward_hook(_at_rotary, with_kwargs=True)
+            hooks.append(module.register_forward_hook(_at_rotary, with_kwargs=True))
+    return hooks
 
 
 def _step_of(space: str | None = None) -> VectorStep | None:
