@@ -31,11 +31,23 @@ class WindowOptions:
 
     window: Annotated[int, of_recurrence("Tokens that the backbone sees at once.")] = 300
     overlap: Annotated[int, of_recurrence("Tokens that a window repeats from the one before.")] = 0
-    carrier: Annotated[str, of_recurrence("What is carried: pooled, spans, or the controls constant, none.")] = "pooled"
-    vectors: Annotated[int | None, of_recurrence("Vectors inserted.", default="the carrier's own")] = None
+    carrier: Annotated[
+        str,
+        of_recurrence("What is carried: matched, selected, recent, pooled, spans, or the controls constant, none."),
+    ] = "pooled"
+    slots: Annotated[
+        int | None, of_recurrence("Keys and values carried, for every carrier but pooled.", default="the carrier's own")
+    ] = None
+    vectors: Annotated[
+        int | None, of_recurrence("Vectors inserted, for pooled and spans.", default="the carrier's own")
+    ] = None
     history: Annotated[
-        str, of_recurrence("For spans: windows remembered, or spans kept of each, the last first, as 63,32.")
-    ] = "1"
+        str | None,
+        of_recurrence(
+            "For spans: windows remembered, or spans kept of each, the last first, as 63,32.",
+            default="as many windows as fill the slots",
+        ),
+    ] = None
     insert_at: Annotated[
         str | None, of_recurrence("A layer, counted from 1, several as 2,5,9, or all.", default="the carrier's own")
     ] = None
@@ -46,7 +58,9 @@ class WindowOptions:
     def fields(self) -> dict[str, Any]:
         """Those of a `WindowRecurrenceConfig`."""
         fields = asdict(self)
-        fields["history"] = one_or_list("history", self.history, "a number of windows, or spans of each as 63,32,16")
+        if self.history is not None:
+            meaning = "a number of windows, or spans of each as 63,32,16"
+            fields["history"] = one_or_list("history", self.history, meaning)
         if self.insert_at not in (None, "all"):
             fields["insert_at"] = one_or_list("insert_at", self.insert_at, "a layer, several as 2,5,9, or all")
         return fields

@@ -20,7 +20,9 @@ def memory_attention(model: Any, input_ids: Tensor) -> dict[int, float]:
     """
     window = model.config.window
     if input_ids.shape[1] <= window:
-        raise ValueError(f"{input_ids.shape[1]} tokens are one window of {window}: give more, so that there is a memory")
+        raise ValueError(
+            f"{input_ids.shape[1]} tokens are one window of {window}: give more, so that there is a memory"
+        )
     state = model(input_ids[:, :window], use_cache=False).state
     second = input_ids[:, window:][:, : window - state.open.fill[0]]
     with watching_attention() as watched:

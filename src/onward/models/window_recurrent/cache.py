@@ -17,7 +17,7 @@ from .step import Windows
 
 
 class _Layer(DynamicLayer):
-    """Hands out all windows of a run, and keeps the last one of each row. It replaces tensors and never changes them."""
+    """Hands out all windows of a run, and keeps each row's last one. It replaces tensors and never changes them."""
 
     def __init__(self, run: Windows, kept: tuple[Tensor, ...] = ()):
         super().__init__()
@@ -29,6 +29,7 @@ class _Layer(DynamicLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         keys, values = key_states, value_states
         if self.is_initialized:
+            assert self.keys is not None and self.values is not None
             keys, values = torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2)
         else:
             self.lazy_initialization(keys, values)
@@ -41,13 +42,13 @@ def cache_of(held: Held | None, run: Windows) -> DynamicCache:
 
     Without a configuration it keeps sliding-window layers whole, which is right within a window.
     """
-    cache = DynamicCache()
+    cache: Any = DynamicCache()
     cache.layers = [_Layer(run, kept) for kept in held or ()]
     cache.layer_class_to_replicate = partial(_Layer, run)  # of layers that are not there yet
     return cache
 
 
-def held_by(cache: DynamicCache, queries: dict[int, Tensor]) -> Held:
+def held_by(cache: Any, queries: dict[int, Tensor]) -> Held:
     """What a cache holds after a run, with the queries that the step kept, by layer from 1."""
     held = []
     for number, layer in enumerate(cache.layers, 1):

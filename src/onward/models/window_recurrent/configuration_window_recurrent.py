@@ -100,7 +100,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     added_only: bool = False
     head: str | None = None
     causal: bool | None = None
-    slot_shapes: list | None = None  # by layer: key-value heads, features of a key, of a value
+    slot_shapes: Any = None  # by layer: key-value heads, features of a key, of a value
 
     def __post_init__(self, **kwargs: Any):
         token_ids = {name: kwargs.pop(name) for name in TOKEN_IDS if name in kwargs}

@@ -106,9 +106,10 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         super().__init__(config)
         self.backbone = self.auto_class.from_config(config.backbone) if backbone is None else backbone
         self.carrier = make_carrier(config)
-        install(self.backbone.base_model)
+        base = cast(PreTrainedModel, self.backbone.base_model)
+        install(base)
         if self.carrier.takes_vectors:
-            hook_sites(self.backbone.base_model)
+            hook_sites(base)
         self.bottleneck_checkpointing = self.backbone.is_gradient_checkpointing
         if self.bottleneck_checkpointing:
             self.backbone.gradient_checkpointing_disable()  # it would run layers again without the memory
@@ -235,9 +236,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             if not self.config.causal:
                 # An encoder keeps no cache, and some do not accept the argument.
                 options = {name: value for name, value in options.items() if name != "use_cache"}
-            output = base(
-                input_ids=current.ids, output_hidden_states=output_hidden_states, return_dict=True, **options
-            )
+            output = base(input_ids=current.ids, output_hidden_states=output_hidden_states, return_dict=True, **options)
             kind.append(type(output))
             last = output.last_hidden_state
             result = {"last_hidden_state": last} if finish is None else finish(output, current)

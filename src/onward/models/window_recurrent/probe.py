@@ -35,7 +35,6 @@ from .seam import (
     install,
     layer_numbers,
     remove,
-    taking,
     takes_positions,
 )
 from .state import Held, OpenWindow
@@ -136,9 +135,7 @@ class _Noted(Call):
         self._note(self.key, self.value, self.mask)
         return super().own()
 
-    def attended(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         self._note(key, value, mask, query)
         return super().attended(query, key, value, mask)
 
@@ -347,7 +344,9 @@ class _Probing:
             if before.layer in self.wanted:
                 self._check_received(before, after, used.inserted.get(before.layer), count)
 
-    def _check_received(self, before: Received, after: Received, made: tuple[Tensor, Tensor] | None, count: int) -> None:
+    def _check_received(
+        self, before: Received, after: Received, made: tuple[Tensor, Tensor] | None, count: int
+    ) -> None:
         """Attention must get the keys and values of the vectors in front of those it got before, and see them all."""
         layer, length = before.layer, before.key.shape[2]
         if made is None:

@@ -129,7 +129,7 @@ class Reader:
         if self.carrier.takes_slots:
             count = self.carrier.count
             shapes = [self.shapes[layer - 1] for layer in self.carrier.layers]
-            return tuple(t for heads, *widths in shapes for t in Slots.empty(rows, heads, count, *widths, like))
+            return tuple(t for heads, key, value in shapes for t in Slots.empty(rows, heads, count, key, value, like))
         return cast(VectorCarrier, self.carrier).empty(rows, like) if self.carrier.takes_vectors else ()
 
     def read(
@@ -252,9 +252,7 @@ class Reader:
         middle = state.open.ids.shape[1]
         return Tape(torch.cat([state.open.ids, packed], dim=1) if middle else packed, middle)
 
-    def _windows(
-        self, state: WindowState, tape: Tape, cursor: list[int], reads: list[list[windows.Read]]
-    ) -> Windows:
+    def _windows(self, state: WindowState, tape: Tape, cursor: list[int], reads: list[list[windows.Read]]) -> Windows:
         device, rows, rounds = tape.tokens.device, len(reads), len(reads[0])
         lengths = [[read.width for read in row] for row in reads]
         width = max(map(max, lengths))

@@ -82,9 +82,7 @@ class Call:
             return self._eagerly(self.query, self.key, self.value, self.mask)
         return sdpa_attention_forward(self.module, self.query, self.key, self.value, self.mask, **self.options)
 
-    def attended(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Attention with other queries, keys and values, in the backbone's own way."""
         watched = _watched.get()
         if self.eager or watched is not None:
@@ -104,12 +102,10 @@ class Call:
         )
         return output.transpose(1, 2).contiguous(), None
 
-    def _eagerly(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _eagerly(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         eager = sys.modules[type(self.module).__module__].eager_attention_forward  # type: ignore[attr-defined]
         options = {"scaling": self.scaling, **self.options}
-        return eager(self.module, query, key, value, added(mask, query), **options)
+        return eager(self.module, query, key, value, None if mask is None else added(mask, query), **options)
 
     @property
     def _unusual(self) -> bool:
@@ -122,9 +118,9 @@ def _before(rows: int, columns: int, device: torch.device) -> Tensor:
     return torch.ones(1, 1, rows, columns, dtype=torch.bool, device=device).tril(columns - rows)
 
 
-def added(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Eager attention adds its mask to the scores."""
-    if mask is None or mask.dtype != torch.bool:
+def added(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask that is added to scores, as eager attention does."""
+    if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, torch.finfo(like.dtype).min)
 

@@ -15,7 +15,6 @@ from ..fingerprints import Origin
 from ..state import CarriedState, check_state, map_tensors
 from ..state_files import StateFile, named_tensors, save_tensors
 
-
 Held = tuple[tuple[Tensor, ...], ...]
 """Per layer: keys and values [B, H, C, D], and queries if the carrier asks for them."""
 

@@ -9,7 +9,6 @@ V keys and values in front of a window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +19,7 @@ from torch import Tensor
 from ...ops import windows
 from .carriers import Carrier, Tensors
 from .seam import Call, added, taking
-from .state import Held, WindowState
+from .state import WindowState
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class WindowStep:
         if call.mask is None and front.visible is None and front.weights is None and not far:
             if columns == 1 or not call.causal:
                 return call.attended(call.query, key, value, None)
-            if call.key.shape[2] == columns:
+            if call.key.shape[2] == columns and not call.watched:
                 # The fast kernel without a mask: empty queries for the memory make the causal triangle fit.
                 empty = call.query.new_zeros(*call.query.shape[:2], count, call.query.shape[3])
                 output, weights = call.attended(torch.cat([empty, call.query], dim=2), key, value, None)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .seam import Call, backbone_layers, looked_at_once, taking, takes_positions
+from .seam import Call, backbone_layers, looked_at_once, takes_positions, taking
 
 TOKENS = 64
 POSITIONS = (1, 4, 16, 64, 256)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class Constant(VectorCarrier):
 
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
-        self.inner = CARRIERS[config.stands_for](config)
+        self.inner: VectorCarrier = cast(Any, CARRIERS[config.stands_for](config))
         learned = self.inner.empty(1, torch.empty(0))
         self.floating = [t.is_floating_point() for t in learned]
         self.learned = nn.ParameterList(t for t in learned if t.is_floating_point())
