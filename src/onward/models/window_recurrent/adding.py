@@ -86,7 +86,7 @@ def add_recurrence(model: PreTrainedModel, config: WindowRecurrenceConfig | None
     _check_context(model, config)
     found = probe(model, config)
     config.causal = found.causal
-    config.slot_shapes = found.shapes if config.takes_slots else None
+    config.slot_shapes = found.shapes
     if config.head in ("causal-lm", "masked-lm"):
         refuse_router_loss(model.config)
     if config.head == "causal-lm" and not config.causal:

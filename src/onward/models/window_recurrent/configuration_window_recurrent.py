@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from ...ops import windows
 from ...utils.fields import FieldError, require_choice, require_number
 from ..checking import MODEL_TYPE_PREFIX, CheckedConfig
 from .carriers import CARRIERS, POOLINGS, SCORES, Defaults
+from .sizes import slots_in_equal_bytes
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The paper's language model: windows of 300 tokens, one vector into the second layer.
@@ -61,7 +63,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             False: one z for all, and h_prev = FF(z) enters the layer, as in the paper.
         hidden: widths of the hidden layers between z and h_prev, for "pooled"; "width" is the backbone's.
         activation: between those layers, by its name in transformers.
-        rank: of the correction maps of "spans".
+        rank: of the correction maps of slots and of "spans".
         history: how many windows "spans" remembers; each has (slots - 1) / history spans. Or a list of the number of
             spans of each, the last window first: [63, 32, 16] keeps less of older windows. By default as many windows
             as it takes to fill the slots with tokens.
@@ -120,7 +122,11 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         return cls(**{**PRESETS[name], **overrides})
 
     def with_carrier(self, carrier: str) -> WindowRecurrenceConfig:
-        """The same windows and layers of insertion with another carrier, for controls."""
+        """The same windows and layers of insertion with another carrier, for controls.
+
+        It carries as much: the same number of slots or vectors, and slots in a vector's place as many as have the same
+        bytes, at least the sinks and one more.
+        """
         values = {name: getattr(self, name) for name in self.own_fields()}
         for name in ("backbone", "backbone_name", "head", "causal", "added_only", "slot_shapes"):
             values.pop(name)
@@ -130,8 +136,18 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         acts_as = self._acts_as if carrier == "constant" else carrier
         values["slots" if _counts_slots(acts_as) else "vectors"] = self.vector_count
         if CARRIERS[acts_as].takes_slots:
-            values["history"] = None
+            values |= {"history": None, "slots": slots_in_equal_bytes(self, self._acts_as)}
         return type(self)(**values)
+
+    def with_slots(self, slots: int | None) -> WindowRecurrenceConfig:
+        """The same with another number of slots, for the same model; None for the carrier's own number."""
+        if not self.takes_slots:
+            counted = "carries nothing" if self._acts_as == "none" else "has as many vectors as it was made with"
+            raise FieldError("slots", slots, f"carrier={self.carrier!r} {counted}; only memories of slots can change")
+        changed = copy.copy(self)
+        changed.slots = slots
+        changed._check()
+        return changed
 
     def _check(self) -> None:
         for name, allowed in CHOICES.items():
