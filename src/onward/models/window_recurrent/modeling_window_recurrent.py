@@ -25,7 +25,7 @@ from ...utils.fields import FieldError
 from ..checking import checked_ids, refuse_ids_outside
 from ..fingerprints import origin_of
 from ..losses import ANSWERS, CLASSES, DOCUMENTS
-from .carriers import Carrier, make_carrier
+from .carriers import Carrier, SlotCarrier, make_carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .heads import as_from_base, head_on
 from .reading import Output, Reader
@@ -148,6 +148,16 @@ class WindowRecurrentModel(SavesWhatWasAdded):
     @property
     def _disabled(self) -> bool:
         return id(self) in _without_recurrence.get()
+
+    def set_slots(self, slots: int | None) -> None:
+        """Changes how many keys and values each head has beside its window; None for the carrier's own number. What was
+        learned serves any number, except a constant's, of whose slots the last are used. States that were made
+        before do not fit any more."""
+        config, carrier = self.config.with_slots(slots), cast(SlotCarrier, self.carrier)
+        if (most := carrier.most) is not None and config.vector_count > most:
+            raise FieldError("slots", slots, f"carrier={config.carrier!r} has learned {most}; choose at most {most}")
+        carrier.resize(config.vector_count)
+        self.config.slots = slots
 
     @property
     def reader(self) -> Reader:

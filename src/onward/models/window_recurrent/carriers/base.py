@@ -92,6 +92,15 @@ class SlotCarrier(Carrier):
         slots = config.slots if config.slots is not None else DEFAULT_SLOTS
         return Defaults(vectors=slots, at_least=1 + config.sinks)
 
+    @property
+    def most(self) -> int | None:
+        """How many slots it can have; None for any number."""
+        return None
+
+    def resize(self, count: int) -> None:
+        """From now on there are `count` slots."""
+        self.count = count
+
     def next(self, window: ReadWindow, layer: int) -> Slots:
         """The memory after a window, of one layer counted from 1."""
         raise NotImplementedError

@@ -72,6 +72,12 @@ class ConstantSlots(SlotCarrier):
         shapes = [config.slot_shapes[layer - 1] for layer in self.layers]
         self.keys = nn.ParameterList(torch.zeros(heads, self.count, key) for heads, key, _ in shapes)
         self.values = nn.ParameterList(torch.zeros(heads, self.count, value) for heads, _, value in shapes)
+        self.register_state_dict_post_hook(_only_those_in_use)
+
+    @property
+    def most(self) -> int:
+        """How many were learned; with fewer slots, the last of them are used."""
+        return self.keys[0].shape[1]
 
     def next(self, window: ReadWindow, layer: int) -> Slots:
         slots = window.take(window.best(window.slots.ages.float()))
@@ -79,8 +85,8 @@ class ConstantSlots(SlotCarrier):
 
     def inserted(self, slots: Slots, layer: int) -> Slots:
         at = self.layers.index(layer)
-        keys = self.keys[at].expand_as(slots.keys)
-        return slots._replace(keys=keys, values=self.values[at].expand_as(slots.values))
+        keys, values = (learned[at][:, -self.count :] for learned in (self.keys, self.values))
+        return slots._replace(keys=keys.expand_as(slots.keys), values=values.expand_as(slots.values))
 
     def start_from(self, memory: Tensors) -> None:
         """Starts from the mean of real memories, which training then need not find. memory: what `Slots` of each layer
@@ -90,3 +96,9 @@ class ConstantSlots(SlotCarrier):
             mean_keys, mean_values = (t.detach().float().mean(0) for t in memory[number * floating :][:2])
             keys.data.copy_(mean_keys)
             values.data.copy_(mean_values)
+
+
+def _only_those_in_use(carrier: ConstantSlots, state: dict[str, Tensor], prefix: str, _: Any) -> None:
+    """Saves as many slots as the configuration says."""
+    for name, _ in carrier.named_parameters():
+        state[prefix + name] = state[prefix + name][:, -carrier.count :]

@@ -49,7 +49,11 @@ class Selected(SlotCarrier):
     def __init__(self, config: WindowRecurrenceConfig):
         super().__init__(config)
         self.score = SCORES[config.score]
-        self.recent = math.ceil(self.count / 2)
+
+    @property
+    def recent(self) -> int:
+        """How many of the last tokens stay, whatever their score."""
+        return math.ceil(self.count / 2)
 
     @torch.no_grad()
     def priority(self, window: ReadWindow) -> tuple[Tensor, Tensor]:
