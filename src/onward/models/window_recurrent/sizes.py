@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .carriers import CARRIERS, Tensors
+from .carriers import CARRIERS, Tensors, VectorCarrier
 from .slots import Slots
 
 if TYPE_CHECKING:
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 
 def slots_in_equal_bytes(config: WindowRecurrenceConfig, carrier: str) -> int:
-    """How many slots have the bytes of one document's memory with `carrier`; never fewer than the sinks and one more."""
-    least = 1 + config.sinks
-    kind = CARRIERS[carrier]
-    if not kind.takes_vectors:
+    """How many slots have the bytes of a document's memory with `carrier`; at least the sinks and one more."""
+    least, kind = 1 + config.sinks, CARRIERS[carrier]
+    if not issubclass(kind, VectorCarrier):
         return config.vector_count if kind.takes_slots else least
     if config.slot_shapes is None:
         raise ValueError(
@@ -31,7 +30,7 @@ def slots_in_equal_bytes(config: WindowRecurrenceConfig, carrier: str) -> int:
     with torch.device("meta"):
         memory = kind(config).empty(1, like)
     shapes = (config.slot_shapes[layer - 1] for layer in config.insertion_layers)
-    slot = sum(_bytes(Slots.empty(1, heads, 1, *widths, like)) for heads, *widths in shapes)
+    slot = sum(_bytes(Slots.empty(1, heads, 1, key, value, like)) for heads, key, value in shapes)
     return max(least, _bytes(memory) // slot)
 
 
