@@ -4,6 +4,7 @@ from .adding import MODELS, add_recurrence
 from .carriers import CARRIERS, Carrier, SlotCarrier, VectorCarrier, carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .language_models import WindowRecurrentForCausalLM, WindowRecurrentForMaskedLM
+from .lesson import Lesson
 from .modeling_window_recurrent import (
     Embeddings,
     RecurrentOutput,
@@ -19,6 +20,7 @@ __all__ = [
     "MODELS",
     "Carrier",
     "Embeddings",
+    "Lesson",
     "RecurrentOutput",
     "SlotCarrier",
     "UnsupportedBackboneError",

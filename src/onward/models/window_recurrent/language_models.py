@@ -13,6 +13,7 @@ from ..checking import check_labels, kept_columns
 from ..generation import GeneratesOnward
 from ..losses import CLASSES, exact, labels_to_predict, share
 from .heads import as_from_base, head_on, refuse_router_loss
+from .lesson import Lesson
 from .modeling_window_recurrent import RecurrentOutput, WindowRecurrentModel, collected_layers, unless_disabled
 from .reading import Output, pack, real_columns
 from .state import WindowState
@@ -22,11 +23,15 @@ from .step import Windows
 class _LanguageModel(WindowRecurrentModel):
     """Language models: the loss is computed window by window, without the logits of the whole length in memory."""
 
-    def _finish_with_loss(self, targets: Tensor, count: Tensor | int, keep_logits: bool) -> Any:
+    def _finish_with_loss(
+        self, targets: Tensor, count: Tensor | int, keep_logits: bool, lesson: Lesson | None = None
+    ) -> Any:
         def finish(output: Any, current: Windows) -> Output:
             logits = head_on(self.backbone, output, input_ids=current.ids).logits
             wanted = current.of_new_tokens(targets, IGNORED).long()
             total = nn.functional.cross_entropy(exact(logits).flatten(0, 1), wanted.flatten(), reduction="sum")
+            if lesson is not None and lesson.share:
+                total = (1 - lesson.share) * total + lesson.share * lesson.divergence(logits, wanted, output, current)
             loss = share(total, count, None)
             return {"loss": loss, "logits": logits} if keep_logits else {"loss": loss}
 
@@ -39,9 +44,12 @@ class _LanguageModel(WindowRecurrentModel):
         attention_mask: Tensor | None,
         num_items_in_batch: Tensor | int | None,
         logits_to_keep: int | Tensor,
+        lesson: Lesson | None = None,
         **reading: Any,
     ) -> RecurrentOutput:
         finish = None
+        if lesson is not None:
+            lesson.check(input_ids, targets)
         kept = kept_columns(logits_to_keep, input_ids.shape[1])
         if targets is not None:
             refuse_router_loss(self.backbone.config)
@@ -53,7 +61,8 @@ class _LanguageModel(WindowRecurrentModel):
             count = (targets != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
             keeps_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
             keep_logits = keeps_all and not (self.bottleneck_checkpointing and self.training)
-            finish = self._finish_with_loss(packed, count, keep_logits)
+            lesson = None if lesson is None else lesson.packed(columns)
+            finish = self._finish_with_loss(packed, count, keep_logits, lesson)
         read, state, kind = self._read(input_ids, attention_mask=attention_mask, finish=finish, **reading)
         logits, loss = read.get("logits"), self._reaching_all_parameters(read.get("loss"))
         if targets is None:
@@ -82,6 +91,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        lesson: Lesson | None = None,
         **kwargs: Any,
     ) -> RecurrentOutput | tuple:
         """Processes `input_ids` [B, N] of any length N, continuing from `state`; see `WindowRecurrentModel.forward`.
@@ -90,6 +100,9 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         before it. `shift_labels` [B, N] hold the next token of each instead, so that the last token of a call can
         have a label. With gradient checkpointing or `logits_to_keep=1`, no logits are returned with a loss: nothing
         then grows with the length.
+
+        `lesson`: what a teacher made of the same tokens. The loss is then in part the divergence from what it
+        predicts where there are labels; see `Lesson`.
         """
         shift_labels = kwargs.pop("shift_labels", None)  # not a parameter: Trainer would count it among its labels
         input_ids = self._checked_ids(input_ids, kwargs)
@@ -100,6 +113,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
             attention_mask,
             num_items_in_batch,
             logits_to_keep,
+            lesson,
             state=state,
             starts_document=starts_document,
             prefix_length=prefix_length,

@@ -368,12 +368,14 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         starts_document: Any = None,
         prefix_length: Any = None,
         num_items_in_batch: Any = None,
+        lesson: Any = None,
         return_dict: bool | None = None,
         **given: Any,
     ) -> Any:
         """A call of the backbone itself, while recurrence is disabled."""
-        if state is not None:
-            raise ValueError("a state means nothing while recurrence is disabled")
+        for name, value in (("state", state), ("lesson", lesson)):
+            if value is not None:
+                raise ValueError(f"a {name} means nothing while recurrence is disabled")
         given = {name: value for name, value in given.items() if value is not None}
         if num_items_in_batch is None or self.head_loss is None:
             if num_items_in_batch is not None and given.keys() & {"labels", "shift_labels"}:

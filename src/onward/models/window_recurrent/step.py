@@ -69,8 +69,8 @@ class Windows:
         return apart[torch.arange(self.rows, device=x.device), torch.tensor(self.last, device=x.device)]
 
     def of_new_tokens(self, values: Tensor, fill: int) -> Tensor:
-        """Values of the packed new tokens [B, N'] at the places of these tokens in the run [M, w], else `fill`."""
-        result = values.new_full((self.rows, self.rounds, self.tokens.shape[1]), fill)
+        """Values of the packed new tokens [B, N', ..] at these tokens' places in the run [M, w, ..], else `fill`."""
+        result = values.new_full((self.rows, self.rounds, self.tokens.shape[1], *values.shape[2:]), fill)
         for row, (reads, at) in enumerate(zip(self.reads, self.first, strict=True)):
             for number, read in enumerate(reads):
                 result[row, number, read.again : read.width] = values[row, at : at + read.new]
