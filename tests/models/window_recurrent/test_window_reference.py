@@ -49,8 +49,9 @@ def build(family: str, overlap: int, **fields: Any) -> tuple[Any, Any]:
 def initial_memory(model: Any) -> tuple[Tensor, ...]:
     """Random, and of one row; one span of "spans" is empty."""
     generator = torch.Generator().manual_seed(5)
-    memory = []
-    for part in model.carrier.empty(1, torch.empty(0, dtype=torch.float64)):
+    memory: list[Tensor] = []
+    parts = model.carrier.empty(1, torch.empty(0, dtype=torch.float64)) if model.carrier.takes_vectors else ()
+    for part in parts:
         if part.is_floating_point():
             part = torch.randn(part.shape, generator=generator, dtype=part.dtype).requires_grad_()
         else:

@@ -51,7 +51,7 @@ class SlotStep(WindowStep):
             turned = turning.turn(seen.keys, self._table(turning, None, seen.keys)) if known is None else known[0]
             fronts.append((turned, seen.values, seen.weights, slots.used))
             if any(run.closes[number]):
-                after = self.carrier.next(self._read(call, number, slots, turned), layer)
+                after = self.carrier.next(self._read(call, number, slots, turned, seen.weights), layer)
                 whole = all(run.closes[number])
                 slots = after if whole else Slots(*where_rows(self.closing(number), after, slots))
         self.slots[layer] = slots
@@ -80,7 +80,7 @@ class SlotStep(WindowStep):
 
     # -- a window that was read
 
-    def _read(self, call: Call, number: int, slots: Slots, turned: Tensor) -> ReadWindow:
+    def _read(self, call: Call, number: int, slots: Slots, turned: Tensor, added: Tensor) -> ReadWindow:
         turning = self.reader.turnings[call.layer - 1]
         key, value, query = (self._window(x, number) for x in (call.key, call.value, call.query))
         if self.needs_queries and self.columns:
@@ -95,12 +95,13 @@ class SlotStep(WindowStep):
             torch.cat([slots.marks, blank.to(slots.marks)], 2),
             torch.cat([slots.ages + advance[:, None, None], ages[:, None].expand(-1, heads, -1)], 2),
         )
-        seen = slots.used[:, None] & self._near(call, number)
+        seen = slots.used[:, None] & self._near(call, number) & visible.any(-1, keepdim=True)
         return ReadWindow(
             slots=columns,
             turned=torch.cat([turned.to(key.dtype), key], dim=2),
+            added=torch.cat([added.to(blank.dtype), blank], dim=2),
             queries=query.unflatten(1, (heads, -1)),
-            visible=torch.cat([seen.expand(visible.shape[0], visible.shape[1], -1), visible], dim=-1),
+            visible=torch.cat([seen, visible], dim=-1),
             kept=kept,
             scaling=call.scaling,
             size=self.carrier.count,
@@ -144,8 +145,10 @@ class SlotStep(WindowStep):
             prefix = torch.tensor(self._prefixes(number), device=places.device)
             new = torch.tensor(self._first_windows(number), device=places.device)
             end = length - self.reader.overlap
-            kept = real & (places < end[:, None]) & (places >= prefix[:, None])
-            kept |= real & new[:, None] & (places < self.carrier.sinks)
+            kept = real & (places >= prefix[:, None]) & (places < end[:, None])
+            # Every window repeats the prefix, but only in the first one has its first token nothing before it.
+            sink = places < prefix.clamp(max=self.carrier.sinks)[:, None]
+            kept |= real & sink & new[:, None]
             ages = (end[:, None] - places).clamp(min=1).int()
             self._known[name] = (visible, kept, ages, (end - prefix).clamp(min=0).int())
         return self._known[name]

@@ -58,8 +58,9 @@ class ReadWindow:
 
     slots: Slots  # all columns: [B, H, S + n, ..], ages as seen from the next window
     turned: Tensor  # [B, H, S + n, D]: keys as they were attended to
+    added: Tensor  # [B, H, S + n]: to scores, as the window saw it
     queries: Tensor  # [B, H, G, m, D], of the window's tokens, where they stood
-    visible: Tensor  # [B or 1, m, S + n] bool: what each query saw
+    visible: Tensor  # [B, m, S + n] bool: what each query saw; nothing if it is padding
     kept: Tensor  # [B, S + n] bool: what the next memory may hold; of the window, what the next one does not repeat
     scaling: float  # of scores
     size: int  # S
@@ -67,13 +68,19 @@ class ReadWindow:
     def scores(self) -> Tensor:
         """[B, H, G, m, S + n]: of every query with all it saw."""
         scores = self.queries @ self.turned[:, :, None].transpose(-1, -2) * self.scaling
-        scores = scores + self.slots.weights[:, :, None, None]
+        scores = scores + self.added[:, :, None, None]
         return scores.masked_fill(~self.visible[:, None, None], NEVER)
 
     def attention(self) -> Tensor:
-        """[B, H, G, m, S + n]: how much each query attended to what it saw; queries that saw nothing are padding."""
-        weights = self.scores().float().softmax(-1)
+        """[B, H, G, m, S + n]: how much each query attended to what it saw; padding attends to nothing."""
+        scores = self.scores()
+        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
         return weights.masked_fill(~self.visible.any(-1)[:, None, None, :, None], 0.0)
+
+    def mean_over_queries(self, x: Tensor) -> Tensor:
+        """[B, H, S + n], of what each of them gave to each column [B, H, G, m, S + n]; padding gave nothing."""
+        asked = self.visible.any(-1).sum(-1).clamp(min=1)
+        return x.sum((2, 3)) / (x.shape[2] * asked[:, None, None])
 
     def rank(self) -> Tensor:
         """[B, S + n]: the place of each column among those that may be kept, from 0, the oldest first."""

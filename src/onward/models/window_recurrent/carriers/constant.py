@@ -80,7 +80,7 @@ class ConstantSlots(SlotCarrier):
         return self.keys[0].shape[1]
 
     def next(self, window: ReadWindow, layer: int) -> Slots:
-        slots = window.take(window.best(window.slots.ages.float()))
+        slots = Slots(*(part[:, :, : self.count] for part in window.slots))  # those before the window: nothing of it
         return slots._replace(ages=torch.ones_like(slots.ages))
 
     def inserted(self, slots: Slots, layer: int) -> Slots:

@@ -18,5 +18,5 @@ class Recent(SlotCarrier):
 
     def next(self, window: ReadWindow, layer: int) -> Slots:
         rank = window.rank()
-        last = rank.masked_fill(rank < self.sinks, len(rank) + rank.shape[1])  # the first tokens, whatever comes after
-        return window.take(window.best(last[:, None].expand(window.slots.ages.shape).float()))
+        priority = rank.masked_fill(rank < self.sinks, rank.shape[1])  # the first tokens, whatever comes after
+        return window.take(window.best(priority[:, None].expand(window.slots.ages.shape).float()))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def attention(window: ReadWindow, marks: Tensor) -> Tensor:
     """The mean square of the attention that the window's queries gave it: a few strong ones count most."""
-    return window.attention().square().mean((2, 3))
+    return window.mean_over_queries(window.attention().square())
 
 
 def received(window: ReadWindow, marks: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Selected(SlotCarrier):
     @property
     def recent(self) -> int:
         """How many of the last tokens stay, whatever their score."""
-        return math.ceil(self.count / 2)
+        return min(math.ceil(self.count / 2), self.count - self.sinks)
 
     @torch.no_grad()
     def priority(self, window: ReadWindow) -> tuple[Tensor, Tensor]:

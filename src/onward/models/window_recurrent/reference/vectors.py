@@ -1,10 +1,7 @@
-"""Window recurrence in the paper's equations, for reading and for tests: loops, one document, no batch.
+"""Carriers of vectors in plain equations: the paper's, and those that grew from it.
 
-The fast model uses a seam, a cache and masks; here everything is a loop over windows, layers, heads and positions. It
-covers one decoder (GPT-2) and one encoder (BERT).
-
-Shapes: N tokens of the document, t of a window, k the backbone's width, L its layers, heads of D features,
-V vectors inserted at each of I layers.
+Shapes: t tokens of a window, k the backbone's width, L its layers, heads of D features, V vectors inserted at each of
+I layers.
 """
 
 from __future__ import annotations
@@ -14,99 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm
-from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from .configuration_window_recurrent import WindowRecurrenceConfig as Config
+from ..configuration_window_recurrent import WindowRecurrenceConfig as Config
+from .backbones import BERT, GPT2
 
 Memory = tuple[Tensor, ...]
 Layers = list[Tensor]
-_EMBEDDINGS = ("word", "position", "token_type")
-
-
-def normalised(weights: dict[str, Any], name: str, x: Tensor, epsilon: float) -> Tensor:
-    return layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], epsilon)
-
-
-class GPT2:
-    """A pre-norm decoder: x + attention(norm(x)), then x + ff(norm(x))."""
-
-    causal = True
-
-    def __init__(self, model: PreTrainedModel):
-        self.weights = dict(model.base_model.named_parameters())
-        self.heads, self.epsilon = model.config.n_head, model.config.layer_norm_epsilon
-
-    def norm(self, name: str, x: Tensor) -> Tensor:
-        return normalised(self.weights, name, x, self.epsilon)
-
-    def linear(self, name: str, x: Tensor) -> Tensor:
-        return x @ self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.weights["wte.weight"][ids] + self.weights["wpe.weight"][: len(ids)]  # [t, k]
-
-    def attention_input(self, layer: int, x: Tensor) -> Tensor:
-        return self.norm(f"h.{layer - 1}.ln_1", x)
-
-    def queries_keys_values(self, layer: int, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self.linear(f"h.{layer - 1}.attn.c_attn", a).chunk(3, dim=-1)
-        return query, key, value
-
-    def after_attention(self, layer: int, x: Tensor, attended: Tensor) -> Tensor:
-        block = f"h.{layer - 1}"
-        x = x + self.linear(f"{block}.attn.c_proj", attended)
-        inner = gelu(self.linear(f"{block}.mlp.c_fc", self.norm(f"{block}.ln_2", x)), approximate="tanh")
-        return x + self.linear(f"{block}.mlp.c_proj", inner)
-
-    def hidden(self, x: Tensor) -> Tensor:
-        return self.norm("ln_f", x)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.weights["wte.weight"].T  # [t, vocabulary]
-
-
-class BERT:
-    """A post-norm encoder: norm(x + attention(x)), then norm(x + ff(x))."""
-
-    causal = False
-
-    def __init__(self, model: PreTrainedModel):
-        self.weights = dict(model.base_model.named_parameters())
-        self.heads, self.epsilon = model.config.num_attention_heads, model.config.layer_norm_eps
-
-    def norm(self, name: str, x: Tensor) -> Tensor:
-        return normalised(self.weights, name, x, self.epsilon)
-
-    def linear(self, name: str, x: Tensor) -> Tensor:
-        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
-
-    def embed(self, ids: Tensor) -> Tensor:
-        table = {kind: self.weights[f"embeddings.{kind}_embeddings.weight"] for kind in _EMBEDDINGS}
-        summed = table["word"][ids] + table["position"][: len(ids)] + table["token_type"][0]
-        return self.norm("embeddings.LayerNorm", summed)  # [t, k]
-
-    def attention_input(self, layer: int, x: Tensor) -> Tensor:
-        return x
-
-    def queries_keys_values(self, layer: int, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        block = f"encoder.layer.{layer - 1}.attention.self"
-        query, key, value = (self.linear(f"{block}.{name}", a) for name in ("query", "key", "value"))
-        return query, key, value
-
-    def after_attention(self, layer: int, x: Tensor, attended: Tensor) -> Tensor:
-        block = f"encoder.layer.{layer - 1}"
-        x = x + self.linear(f"{block}.attention.output.dense", attended)
-        x = self.norm(f"{block}.attention.output.LayerNorm", x)
-        inner = gelu(self.linear(f"{block}.intermediate.dense", x))
-        return self.norm(f"{block}.output.LayerNorm", x + self.linear(f"{block}.output.dense", inner))
-
-    def hidden(self, x: Tensor) -> Tensor:
-        return x
-
-    def logits(self, hidden: Tensor) -> None:
-        return None
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, extra_key: Tensor, extra_value: Tensor, causal: bool) -> Tensor:
@@ -289,31 +200,20 @@ def vectors_of(carrier: Any, config: Config, memory: Memory | None) -> dict[int,
     }
 
 
-def read_document(
-    backbone: GPT2 | BERT, carrier: Any, config: Config, ids: Tensor, memory: Memory | None = None
-) -> tuple[Tensor, Tensor | None, Memory | None]:
-    """Hidden states [N, k] and logits [N, vocabulary] of every token of ids [N], each from the first window that holds
-    it, and the memory after the last closed window. `memory` comes from before `ids`; without it a document starts,
-    and its first window runs unmodified.
-    """
+def read_window(
+    backbone: GPT2 | BERT, carrier: Any, config: Config, ids: Tensor, memory: Memory | None, closes: bool
+) -> tuple[Tensor, Memory | None]:
+    """Hidden states [t, k] of one window, and the memory after it."""
     kind = kind_of(config)
-    hidden: list[Tensor] = []
-    start = 0
-    while len(hidden) < len(ids):
-        window = ids[start : start + config.window]
-        inserted = vectors_of(carrier, config, memory)
-        space = "layer" if kind is None else kind.space
-        states, outputs, taken_in = run_window(backbone, window, config.num_hidden_layers, inserted, space)
-        hidden.extend(states[len(hidden) - start :])
-        if len(window) == config.window or not backbone.causal:  # a decoder's last window stays open until it is full
-            counted = config.window
-            if config.pooled_positions == "before_next_window":
-                counted -= config.overlap
-            if config.carrier in ("none", "constant"):
-                memory = ()
-            else:
-                outputs, taken_in = [h[:counted] for h in outputs], [a[:counted] for a in taken_in]
-                memory = kind.carry(carrier, config, outputs, taken_in, memory)
-        start += config.window - config.overlap
-    whole = torch.stack(hidden)
-    return whole, backbone.logits(whole), memory
+    inserted = vectors_of(carrier, config, memory)
+    space = "layer" if kind is None else kind.space
+    states, outputs, taken_in = run_window(backbone, ids, config.num_hidden_layers, inserted, space)
+    if not closes:
+        return states, memory
+    if config.carrier in ("none", "constant"):
+        return states, ()
+    counted = config.window
+    if config.pooled_positions == "before_next_window":
+        counted -= config.overlap
+    outputs, taken_in = [h[:counted] for h in outputs], [a[:counted] for a in taken_in]
+    return states, kind.carry(carrier, config, outputs, taken_in, memory)
