@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from anatomy import anatomy
 from family_table import check, recurrent_of
 from tiny_families import tiny_model
 from tiny_models import backbone, tokens
@@ -45,10 +46,10 @@ REFUSED = {
 def test_a_family_that_would_be_wrong_is_refused_by_name(family: str) -> None:
     model = tiny_model(family, "causal-lm")
     ids = tokens(1, 5)
-    before = model(ids).logits
+    before, parts = model(ids).logits, anatomy(model)
     with pytest.raises(UnsupportedBackboneError, match=f"of the family '{family}': .*{REFUSED[family]}.*known to work"):
         add_recurrence(model, window=5)
-    assert torch.equal(model(ids).logits, before), "the model is left as it was"
+    assert torch.equal(model(ids).logits, before) and anatomy(model) == parts, "the model is left as it was"
 
 
 def test_an_encoder_of_narrower_layers_is_refused() -> None:
@@ -111,11 +112,11 @@ def test_rounding_that_a_backbone_amplifies_is_no_fault(wrong: bool, monkeypatch
     """As in deep pretrained models, where the last bit of a vector moves outputs by a thousandth. Faults move more."""
     process = probe._Probing._read
 
-    def amplified(self: Any, ids: Tensor, insertion: Any = None, **given: Any) -> Any:
-        hidden, seen = process(self, ids, insertion, **given)
-        if insertion is not None and insertion.visible is None and (insertion.vectors or insertion.inserted):
+    def amplified(self: Any, ids: Tensor, front: Any = None, held: Any = None, **given: Any) -> Any:
+        hidden, seen = process(self, ids, front, held, **given)
+        if front is not None and front.visible is None and front.by_layer:
             hidden = hidden + 2e-3 * torch.sin(1e6 * hidden)
-        if wrong and given and not insertion.vectors:  # the second part of a window
+        if wrong and held:  # the second part of a window
             hidden = hidden + 0.1
         return hidden, seen
 

@@ -1,7 +1,12 @@
-"""One window-recurrent model called from several threads: every call gives what it gives alone, bit for bit."""
+"""One window-recurrent model called from several threads: every call gives what it gives alone, bit for bit, and
+changes nothing about the model.
+
+There are no locks: calls run side by side, also those of models that share a backbone or its configuration.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from anatomy import anatomy
 from tiny_models import recurrent_variant, tokens
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -41,6 +47,7 @@ def models() -> dict[str, Any]:
     return {
         "decoder": decoder,
         "same backbone": add_recurrence(decoder.backbone, window=4, carrier="spans", vectors=3),
+        "its slots": add_recurrence(decoder.backbone, window=4, carrier="selected", slots=5),
         "learning": learning,
         "classifier": recurrent_variant("bert", "pooled", "sequence-classification"),
         "labeller": recurrent_variant("mistral", "spans", "token-classification"),
@@ -70,18 +77,15 @@ def jobs(model: dict[str, Any]) -> dict[str, Job]:
         "backbone": lambda: [decoder.backbone(ids).logits],
         "embed": lambda: [decoder.embed(ids).documents, classifier.embed(ids).tokens],
         "same backbone": lambda: [model["same backbone"](ids).logits],
+        "its slots": lambda: [model["its slots"](ids).logits, model["its slots"].generate(ids, max_new_tokens=3)],
         "classify": lambda: [classifier(ids, labels=torch.tensor([0, 1])).logits],
         "label": lambda: [model["labeller"](ids).logits],
         "learn": learn,
     }
 
 
-def assert_undamaged(models: dict[str, Any]) -> None:
-    for model in models.values():
-        assert model.backbone.config._attn_implementation == "sdpa"
-        for module in model.modules():
-            assert "forward" not in module.__dict__ and not module._forward_hooks and not module._forward_pre_hooks
-        copy.deepcopy(model)
+def anatomies(models: dict[str, Any]) -> dict[str, Any]:
+    return {name: anatomy(model) for name, model in models.items()}
 
 
 def run_in_threads(threads: int, calls: int) -> None:
@@ -89,6 +93,7 @@ def run_in_threads(threads: int, calls: int) -> None:
     work = jobs(model)
     with torch.no_grad():
         expected = {name: job() for name, job in work.items()}
+    before = anatomies(model)
     together = Barrier(threads)
 
     def worker(number: int) -> list[str]:
@@ -99,15 +104,16 @@ def run_in_threads(threads: int, calls: int) -> None:
                 name = chance.choice(list(work))
                 if not all(torch.equal(a, b) for a, b in zip(work[name](), expected[name], strict=True)):
                     wrong.append(name)
+                if anatomies(model) != before:  # while the others are in the middle of their calls
+                    wrong.append(f"{name} or another call changes a model")
         return wrong
 
     with ThreadPoolExecutor(threads) as pool:
         assert [wrong for wrong in pool.map(worker, range(threads)) if wrong] == []
-    assert_undamaged(model)
 
 
 def test_calls_from_threads_are_calls_one_after_the_other() -> None:
-    run_in_threads(threads=4, calls=8)
+    run_in_threads(threads=8, calls=8)
 
 
 @pytest.mark.slow
@@ -119,7 +125,7 @@ def test_eight_threads_with_a_hundred_calls_each() -> None:
 def test_an_error_in_one_thread_leaves_the_others_right() -> None:
     model = models()
     decoder, ids = model["decoder"], tokens(2, 13)
-    expected = decoder(ids).logits
+    expected, before = decoder(ids).logits, anatomies(model)
     this_thread = local()
 
     def break_off(*_: Any) -> None:
@@ -143,7 +149,80 @@ def test_an_error_in_one_thread_leaves_the_others_right() -> None:
             future.result()
     hook.remove()
     assert all(torch.equal(logits, expected) for logits in found)
-    assert_undamaged(model)
+    assert torch.equal(decoder(ids).logits, expected) and anatomies(model) == before
+
+
+@pytest.mark.parametrize("variant", ["paper", "spans", "selected", "matched"])
+@torch.no_grad()
+def test_nothing_about_a_backbone_changes_during_a_call(variant: str) -> None:
+    """Looked at from inside of every layer; a copy that is made there is a whole model."""
+    model, ids = recurrent_variant("llama", variant), tokens(2, 13)
+    expected, looks, copies = model(ids).logits, [], []
+
+    def look(*_: Any) -> None:
+        looks.append(anatomy(model))
+        if len(looks) == 1:
+            copies.append(copy.deepcopy(model))
+
+    hooks = [layer.register_forward_hook(look) for layer in model.backbone.model.layers]
+    before = anatomy(model)
+    assert torch.equal(model(ids).logits, expected)
+    assert len(looks) >= 3 and all(found == before for found in looks)
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(copies[0](ids).logits, expected)
+
+
+@pytest.mark.parametrize("inner", ["same model", "same backbone", "its slots", "disabled"])
+@torch.no_grad()
+def test_a_call_inside_of_a_call(inner: str) -> None:
+    """In the middle of a run of the backbone, another one: neither sees the other."""
+    model = models()
+    decoder, ids, other = model["decoder"], tokens(2, 13), tokens(1, 11, seed=1)
+
+    def disabled() -> Tensor:
+        with decoder.recurrence_disabled():
+            return torch.cat([decoder(other).logits, decoder.backbone(other).logits])
+
+    calls: dict[str, Callable[[], Tensor]] = {
+        "same model": lambda: decoder(other).logits,
+        "same backbone": lambda: model["same backbone"](other).logits,
+        "its slots": lambda: model["its slots"](other).logits,
+        "disabled": disabled,
+    }
+    alone, expected, found, inside = calls[inner](), decoder(ids).logits, [], []
+
+    def in_the_middle(*_: Any) -> None:
+        if not inside:
+            inside.append(True)
+            found.append(calls[inner]())
+            inside.clear()
+
+    hook = decoder.backbone.model.layers[1].register_forward_pre_hook(in_the_middle)
+    assert torch.equal(decoder(ids).logits, expected)
+    hook.remove()
+    assert found and all(torch.equal(logits, alone) for logits in found)
+
+
+@torch.no_grad()
+def test_tasks_of_one_thread_take_turns() -> None:
+    model, ids = models(), tokens(2, 13)
+    names = ["decoder", "same backbone", "its slots"]
+
+    async def read(name: str) -> Tensor:
+        state, parts = None, []
+        for piece in ids.split(4, dim=1):
+            output = model[name](piece, state=state)
+            state = output.state
+            parts.append(output.logits)
+            await asyncio.sleep(0)
+        return torch.cat(parts, dim=1)
+
+    async def together() -> list[Tensor]:
+        return await asyncio.gather(*(read(name) for name in names * 2))
+
+    alone = [asyncio.run(read(name)) for name in names * 2]
+    assert all(map(torch.equal, asyncio.run(together()), alone))
 
 
 @torch.no_grad()
@@ -181,13 +260,13 @@ def test_one_model_is_switched_off_and_not_another() -> None:
 
 
 @torch.no_grad()
-def test_backbones_that_share_a_configuration_share_the_lock() -> None:
+def test_backbones_that_share_a_configuration_do_not_meet() -> None:
     config = GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=2, n_positions=64)
     pair = [add_recurrence(GPT2LMHeadModel(config).eval(), carrier="spans", window=8, vectors=4) for _ in range(2)]
     assert pair[0].backbone.config is pair[1].backbone.config
     ids = tokens(1, 30)
-    expected = [model(ids).logits for model in pair]
-    with ThreadPoolExecutor(4) as pool:
+    expected, before = [model(ids).logits for model in pair], anatomy(pair[0])
+    with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda n: pair[n % 2](ids).logits, range(80)))
     assert all(torch.equal(logits, expected[n % 2]) for n, logits in enumerate(found))
-    assert config._attn_implementation == "sdpa"
+    assert anatomy(pair[0]) == before

@@ -85,8 +85,8 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"insert_at": []}, r"insert_at=\[\]: it lists no layer"),
     ({"insert_at": "every"}, "insert_at='every': it must be a layer, counted from 1, a list of layers, or 'all'"),
     ({"insert_at": 1.5}, "insert_at=1.5: it must be a layer"),
-    ({"carrier": "pool"}, "carrier='pool': choose one of constant, none, pooled, spans"),
-    ({"stands_for": "none"}, "stands_for='none': choose one of pooled, spans"),
+    ({"carrier": "pool"}, "carrier='pool': choose one of constant, matched, none, pooled, recent, selected, spans"),
+    ({"stands_for": "none"}, "stands_for='none': choose one of matched, pooled, recent, selected, spans"),
     ({"stands_for": "constant"}, "stands_for='constant': choose one of"),
     ({"pooling": "median"}, "pooling='median': choose one of attention, max, mean"),
     ({"pooling": ["mean"]}, "pooling=.*: choose one of"),
@@ -119,11 +119,21 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"carrier": "pooled", "history": [2]}, r"history=\[2\]: it is for carrier='spans'"),
     ({"history": 0}, "history=0: it must be a whole number of at least 1"),
     (
-        {"carrier": "spans", "window": 8, "vectors": 9},
+        {"carrier": "spans", "window": 8, "vectors": 9, "history": 1},
         "vectors=9: 9 vectors of one window do not fit into its 8 tokens",
     ),
-    ({"carrier": "spans", "window": 8}, "vectors=16: 16 vectors of one window do not fit into its 8 tokens"),
-    ({"carrier": "constant", "stands_for": "spans", "window": 8}, "16 vectors .* do not fit"),
+    ({"carrier": "spans", "window": 8, "slots": 9, "history": 1}, "slots=9: 9 vectors of one window do not fit"),
+    ({"carrier": "spans", "window": 1}, "vectors=2: 2 vectors of one window do not fit into its 1 tokens"),
+    ({"carrier": "pooled", "slots": 4}, "slots=4: carrier='pooled' inserts vectors; use vectors=4"),
+    ({"carrier": "none", "slots": 4}, "slots=4: carrier='none' inserts vectors"),
+    ({"carrier": "selected", "vectors": 4}, "vectors=4: carrier='selected' has slots; use slots=4"),
+    ({"carrier": "selected", "slots": 0}, "slots=0: it must be a whole number of at least 1"),
+    ({"carrier": "selected", "slots": 1}, "slots=1: .* there must be at least 2"),
+    ({"carrier": "recent", "slots": 4, "sinks": 4}, "slots=4: .* there must be at least 5"),
+    ({"carrier": "recent", "sinks": -1}, "sinks=-1: it must be a whole number of at least 0"),
+    ({"carrier": "selected", "score": "attn"}, "score='attn': choose one of attention, key_difference, received"),
+    ({"carrier": "matched", "history": 2}, "history=2: it is for carrier='spans'; 'matched' has slots"),
+    ({"tokens_at_once": 0}, "tokens_at_once=0: it must be a whole number of at least 1"),
     ({"hidden": [200, 0]}, r"hidden=\[200, 0\]: 0 is neither a width of at least 1"),
     ({"hidden": 0}, r"hidden=\[0\]: 0 is neither a width"),
     ({"hidden": [True]}, r"hidden=\[True\]: True is neither a width"),
@@ -197,6 +207,35 @@ def test_a_misspelt_field_in_a_file_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"window"', '"windoe"'))
     with pytest.raises(ValueError, match="did you mean 'window'"):
         WindowRecurrenceConfig.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "by_age"),
+    [
+        ({"vectors": 9}, [7, 1]),
+        ({"slots": 22}, [7, 7, 7]),
+        ({"slots": 4}, [3]),
+        ({}, [7]),
+        ({"slots": 9, "history": 2}, [4, 4]),
+        ({"slots": 9, "history": [5, 3]}, [5, 3]),
+        ({"slots": 9, "carrier": "constant", "stands_for": "spans"}, [7, 1]),
+    ],
+)
+def test_spans_are_of_as_many_windows_as_fill_the_slots(fields: dict[str, Any], by_age: list[int]) -> None:
+    config = WindowRecurrenceConfig(**{"carrier": "spans", "window": 8, **fields})
+    assert config.spans_by_age == by_age and config.vector_count == 1 + sum(by_age)
+
+
+def test_controls_of_slots_keep_their_number() -> None:
+    config = recurrent("gpt2", carrier="selected", window=9, overlap=2, slots=6, insert_at=[1, 3]).config
+    constant, plain, recent = (config.with_carrier(name) for name in ("constant", "none", "recent"))
+    assert constant.stands_for == "selected" and constant.takes_slots and not plain.takes_slots
+    for control in (constant, plain, recent):
+        assert (control.window, control.overlap, control.vector_count) == (9, 2, 6)
+        assert add_recurrence(tiny_model("gpt2"), control).config.insertion_layers == (1, 3)
+    spans = recurrent("gpt2", carrier="spans", window=9, history=[3, 2]).config
+    slots = spans.with_carrier("selected")
+    assert slots.history is None and slots.slots == 2, "as many as fit into the bytes of the spans"
 
 
 def test_controls_keep_windows_places_and_number_of_vectors() -> None:

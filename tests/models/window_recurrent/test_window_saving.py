@@ -125,7 +125,7 @@ def test_the_attention_can_be_chosen_when_loading(attention, tmp_path):
     model = recurrent_variant("llama", dtype=torch.float32)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention)
-    assert loaded.backbone.base_model.config._attn_implementation == attention
+    assert loaded.backbone.base_model.config._attn_implementation == f"onward_{attention}"
     ids = tokens(2, 13)
     with torch.no_grad():
         torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-3, atol=1e-4)

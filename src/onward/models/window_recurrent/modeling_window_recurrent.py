@@ -30,7 +30,7 @@ from .configuration_window_recurrent import WindowRecurrenceConfig
 from .heads import as_from_base, head_on
 from .reading import Output, Reader
 from .saving import SavesWhatWasAdded
-from .seam import install, signature_of
+from .seam import install, signature_of, taking
 from .state import WindowState
 from .step import Windows
 from .turning import turnings_of
@@ -141,7 +141,8 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         before = _without_recurrence.get()
         _without_recurrence.set(before | {id(self)})
         try:
-            yield
+            with taking(None):  # in the middle of a call, too
+                yield
         finally:
             _without_recurrence.set(before)
 
