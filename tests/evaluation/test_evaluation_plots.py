@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from onward.evaluation import plots
-from onward.evaluation.plots import by_distance, plot_by_distance, plot_by_flops, plot_by_position
+from onward.evaluation.plots import by_distance, plot_by_bytes, plot_by_distance, plot_by_flops, plot_by_position
 from onward_studies.engine.reporting import Report, Table, write
 
 NAMES = [r"$\frac$", "$x_1$", r"a\$b$", "$", "|", "a|b\nc", "x_y^z{", "é ü ▁ 中"]
@@ -15,10 +15,18 @@ def test_plots_tell_variants_apart_without_colour(window_rows):
     measured = [row for row in found if row.measures]
     panels = plot_by_position(measured).axes
     assert [panel.get_title() for panel in panels] == ["overlap 0", "overlap 3"]
-    for panel in (*panels, *plot_by_flops(measured).axes):
+    for panel in (*panels, *plot_by_flops(measured).axes, *plot_by_bytes(measured).axes):
         styles = [(line.get_marker(), line.get_linestyle()) for line in panel.lines]
         assert len(styles) >= 4 and len({marker for marker, _ in styles}) == len(styles)
     assert min(panels[1].lines[0].get_xdata()) >= 3
+
+
+def test_perplexity_stands_over_the_bytes_of_each_memory(window_rows):
+    _, found, _ = window_rows
+    (panel,) = plot_by_bytes(found).axes
+    drawn = {line.get_label(): set(line.get_xdata()) for line in panel.lines}
+    assert drawn == {row.variant: {row.state_bytes} for row in found}
+    assert drawn["plain"] == {0} and panel.get_xlim()[0] < 0
 
 
 def test_the_picture_has_loss_by_distance(block_rows):

@@ -22,7 +22,7 @@ def test_files_are_made_and_parse(window_rows):
     assert first["measures"]["word_perplexity"] == pytest.approx(found[1].measures.word_perplexity)
     assert len(first["measures"]["by_position"]["means"]) == 10
     assert len(first["measures"]["documents"]) == 4
-    for name in ("loss_by_position", "perplexity_by_flops"):
+    for name in ("loss_by_position", "perplexity_by_flops", "perplexity_by_bytes"):
         assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -42,7 +42,7 @@ def test_terminal_table_shows_every_row(window_rows, capsys):
     Console(width=80).print(table(found, title="results"))
     shown = capsys.readouterr().out
     assert "…" not in shown
-    for variant in ("plain", "constant", "recurrent", "swapped", "full context"):
+    for variant in ("plain", "kept tokens", "constant", "recurrent", "swapped", "full context"):
         assert variant in shown
 
 

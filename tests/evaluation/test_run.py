@@ -13,7 +13,7 @@ def test_every_overlap_has_the_model_and_its_controls(window_rows):
     model, found, _ = window_rows
     assert [(row.variant, row.window, row.overlap) for row in found] == [
         ("full context", 64, 32),
-        *((v, 10, o) for o in (0, 3) for v in ("plain", "constant", "recurrent", "swapped")),
+        *((v, 10, o) for o in (0, 3) for v in ("plain", "kept tokens", "constant", "recurrent", "swapped")),
     ]
     assert all(row.measures.tokens == 44 + 7 + 32 + 69 for row in found)
     assert all(row.measures.words == 45 + 8 + 33 + 70 for row in found)

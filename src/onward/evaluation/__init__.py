@@ -18,7 +18,7 @@ from .measures import (
     paired_difference,
     word_perplexity,
 )
-from .perplexity import full_context, measure, measure_memories, plain
+from .perplexity import full_context, kept_tokens, measure, measure_memories, plain
 from .rows import Row, at_overlap
 from .run import evaluate
 from .scoring import NothingToSwap
@@ -41,6 +41,7 @@ __all__ = [
     "evaluate",
     "formula_flops_per_token",
     "full_context",
+    "kept_tokens",
     "measure",
     "measure_memories",
     "paired_difference",

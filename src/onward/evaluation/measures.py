@@ -115,6 +115,9 @@ class Difference:
     mean: float
     standard_error: float | None
 
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f}" + ("" if self.standard_error is None else f" ± {self.standard_error:.3f}")
+
 
 def paired_difference(first: Measures, second: Measures) -> Difference:
     """How much lower the loss of `second` is than that of `first`, on the same documents.

@@ -7,6 +7,7 @@ from ("ablated").
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokens import TokenizedDocument
 from ..models.window_recurrent import WindowRecurrentForCausalLM, WindowRecurrentModel, add_recurrence
+from ..models.window_recurrent.probe import probe
 from ..utils.fields import FieldError
 from ..utils.memory import peak_memory
 from .controls import controls_of
@@ -117,6 +119,15 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:
 def plain(model: PreTrainedModel, window: int, overlap: int = 0) -> WindowRecurrentForCausalLM:
     """The backbone of `model`, or `model` itself, with windows that carry nothing. Weights are shared."""
     return add_recurrence(backbone_of(model), carrier="none", insert_at=1, window=window, overlap=overlap)
+
+
+def kept_tokens(model: WindowRecurrentForCausalLM) -> WindowRecurrentForCausalLM:
+    """The backbone of `model`, whose memory is the last tokens in as many bytes as the model's. Weights are shared."""
+    config = copy.deepcopy(model.config)
+    config.dtype = model.dtype
+    if config.slot_shapes is None:  # models saved by earlier versions
+        config.slot_shapes = probe(model.backbone, model.config).shapes
+    return add_recurrence(model.backbone, config.with_carrier("recent"))
 
 
 def full_context(model: PreTrainedModel, window: int, cap: int = 512) -> WindowRecurrentForCausalLM | None:

@@ -18,6 +18,7 @@ from .rows import Row
 
 STYLES: dict[str, dict[str, Any]] = {
     "plain": {"marker": "o", "linestyle": "-", "color": "0.55"},
+    "kept tokens": {"marker": "v", "linestyle": "-", "color": "0.3"},
     "constant": {"marker": "s", "linestyle": "--", "color": "0.35"},
     "recurrent": {"marker": "^", "linestyle": "-", "color": "0.0"},
     "swapped": {"marker": "x", "linestyle": ":", "color": "0.2"},
@@ -64,15 +65,28 @@ def plot_by_distance(rows: Sequence[Row]) -> Figure:
 
 def plot_by_flops(rows: Sequence[Row]) -> Figure:
     """Word-level perplexity against the counted FLOPs per token, one point for each overlap."""
-    figure, (panel,) = _frame("FLOPs per token, counted (numbers: overlap)", "word-level perplexity")
+    return _perplexity_by(rows, "FLOPs per token, counted", lambda row: None if row.cost is None else row.cost.counted)
+
+
+def plot_by_bytes(rows: Sequence[Row]) -> Figure:
+    """Word-level perplexity against the bytes of memory, one point for each overlap."""
+    figure = _perplexity_by(rows, "bytes of memory", lambda row: row.state_bytes)
+    sizes = [row.state_bytes for row in rows if row.state_bytes]
+    if sizes:  # plain windows have none, which a logarithm cannot show
+        figure.axes[0].set_xscale("symlog", linthresh=min(sizes), linscale=0.5)
+        figure.axes[0].set_xlim(left=-min(sizes) / 4)
+    return figure
+
+
+def _perplexity_by(rows: Sequence[Row], name: str, size_of: Callable[[Row], float | None]) -> Figure:
+    figure, (panel,) = _frame(f"{name} (numbers: overlap)", "word-level perplexity")
     lines: dict[str, list[tuple[float, float, int]]] = {}
     for row in rows:
-        if row.cost is not None and row.measures is not None:
-            point = (row.cost.counted, row.measures.word_perplexity, row.overlap)
-            lines.setdefault(row.variant, []).append(point)
+        if (size := size_of(row)) is not None and row.measures is not None:
+            lines.setdefault(row.variant, []).append((size, row.measures.word_perplexity, row.overlap))
     for variant, points in lines.items():
-        flops, perplexities, overlaps = zip(*sorted(points), strict=True)
-        panel.plot(flops, perplexities, label=variant, linewidth=1, **STYLES[variant])
+        sizes, perplexities, overlaps = zip(*sorted(points), strict=True)
+        panel.plot(sizes, perplexities, label=variant, linewidth=1, **STYLES[variant])
         for x, y, overlap in points if len(set(overlaps)) > 1 else ():
             number_beside(panel, overlap, x, y)
     _legend(panel)

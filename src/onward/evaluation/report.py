@@ -21,6 +21,7 @@ from ..utils.safe_json import read_json, without_infinities
 from . import plots
 from .measures import Difference
 from .rows import Row
+from .worth import worth
 
 # --- columns ----------------------------------------------------------------------------------------
 
@@ -50,13 +51,9 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:,.0f}"
 
 
-def gain(difference: Difference, unit: float = 1.0) -> str:
-    error = difference.standard_error
-    return f"{difference.mean / unit:+.3f}" + ("" if error is None else f" ± {error / unit:.3f}")
-
-
 def gain_in_bits(difference: Difference) -> str:
-    return gain(difference, math.log(2))
+    error, nats = difference.standard_error, math.log(2)
+    return str(Difference(difference.mean / nats, None if error is None else error / nats))
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,7 @@ class ReportFormat:
     pieces: str
     columns: tuple[Column, ...]
     figures: Mapping[str, Callable[[Sequence[Row]], Figure]]
+    conclusion: Callable[[Sequence[Row]], str] = lambda rows: ""
 
 
 WINDOW_REPORT = ReportFormat(
@@ -77,16 +75,23 @@ WINDOW_REPORT = ReportFormat(
         Column("word perplexity", "measures.word_perplexity", short_perplexity, "word\nperpl."),
         Column("token perplexity", "measures.token_perplexity", ".3f"),
         Column("bits/byte", "measures.bits_per_byte", ".4f"),
-        Column("gain over plain, nats/token", "gain", gain, "gain, nats\nper token"),
-        Column("context recovered", "context_recovered", ".0%", "context\nwon"),
-        Column("lost when swapped", "by_content", ".0%", "lost if\nswapped"),
+        Column("gain over plain, nats/token", "gain", str, "gain, nats\nper token"),
+        Column("gain over kept tokens, nats/token", "gain_over_kept", str, "over kept\ntokens"),
+        Column("context recovered", "context_recovered", ".0%"),
+        Column("lost when swapped", "by_content", ".0%"),
+        Column("bytes of memory", "state_bytes", ",", "bytes of\nmemory"),
         Column("FLOPs/token, formula", "cost.formula", ".2e"),
         Column("FLOPs/token, counted", "cost.counted", ".2e", "FLOPs\n/token"),
         Column("parameters added", "cost.parameters_added", ","),
-        Column("tokens/s", "measures.tokens_per_second", ",.0f", "tokens\n/s"),
+        Column("tokens/s", "measures.tokens_per_second", ",.0f"),
         Column("peak memory, MB", "measures.peak_memory", megabytes),
     ),
-    {"loss_by_position": plots.plot_by_position, "perplexity_by_flops": plots.plot_by_flops},
+    {
+        "loss_by_position": plots.plot_by_position,
+        "perplexity_by_flops": plots.plot_by_flops,
+        "perplexity_by_bytes": plots.plot_by_bytes,
+    },
+    worth,
 )
 
 BLOCK_REPORT = ReportFormat(
@@ -139,7 +144,7 @@ def markdown(rows: Sequence[Row], form: ReportFormat = WINDOW_REPORT) -> str:
     lines, notes = _cells(rows, form.columns)
     text = markdown_table([*(column.title for column in form.columns), "note"], lines, words=["model"])
     listed = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, start=1))
-    return text + (f"\n{listed}\n" if listed else "")
+    return "\n".join(part for part in (text, form.conclusion(rows) + "\n", listed + "\n") if part.strip())
 
 
 # --- files ------------------------------------------------------------------------------------------

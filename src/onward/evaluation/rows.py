@@ -15,10 +15,14 @@ from transformers import PreTrainedModel
 from ..data.tokens import TokenizedDocument
 from ..models.block_recurrent import BlockRecurrentForCausalLM
 from ..models.window_recurrent import WindowRecurrentForCausalLM
+from ..models.window_recurrent.probe import UnsupportedBackboneError
 from .cost import BlockCost, Cost, block_cost, cost
 from .measures import Difference, Measures, context_recovered, paired_difference
-from .perplexity import full_context, measure_memories, plain
+from .memory_size import context_bytes, memory_bytes
+from .perplexity import full_context, kept_tokens, measure_memories, plain
 from .scoring import NothingToSwap
+
+KEPT = "kept tokens"  # the control: the document's first tokens and the last ones, in as many bytes as the memory
 
 OWN_BACKBONE = (
     "the recurrent model's own backbone; if it was trained together with the memory, a backbone trained alone on "
@@ -28,6 +32,11 @@ NO_CONSTANT = (
     "not measured: train the control on the same tokens with `onward train window --with-controls`, or as "
     "add_recurrence(backbone, model.config.with_carrier('constant')) passed as constant="
 )
+UNTRAINED_KEPT = (
+    "the last tokens put in front of the recurrent model's own backbone; a backbone that was trained with another "
+    "memory deserves the control trained on the same tokens (kept=, or `onward train window --with-controls`)"
+)
+OTHER_BYTES = "its memory has {kept:,} bytes and the model's {own:,}: they are not compared at equal bytes"
 OTHER_OVERLAP = (
     "trained with an overlap of {trained} and evaluated with another: the memory holds only positions before the next "
     "window"
@@ -53,6 +62,8 @@ class Row:
     context_recovered: float | None = None
     by_content: float | None = None  # how much of it is lost with another document's memory
     gain: Difference | None = None  # over plain windows of the same overlap, or over ablated states
+    gain_over_kept: Difference | None = None  # over kept tokens of the same overlap
+    state_bytes: int | None = None  # of a document's memory; of the full context, all its keys and values
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -90,12 +101,14 @@ class Job:
             self.expect(-1)
             notes = {**notes, "swapped": (f"not measured: {reason}",)}
             measured = self._measure(variant, model, [memory for memory in notes if memory != "swapped"])
-        spent = block_cost(model) if isinstance(model, BlockRecurrentForCausalLM) else cost(model)
+        of_blocks = isinstance(model, BlockRecurrentForCausalLM)
+        spent, size = (block_cost(model), None) if of_blocks else (cost(model), memory_bytes(model))
         window, overlap = measured["true"].window, measured["true"].overlap
         found = []
         for memory, its_notes in notes.items():
             name, measures = variant if memory == "true" else memory, measured.get(memory)
-            found.append(Row(name, window, overlap, measures, spent if measures else None, notes=its_notes))
+            its_cost = spent if measures else None
+            found.append(Row(name, window, overlap, measures, its_cost, state_bytes=size, notes=its_notes))
         return found
 
     def _measure(self, variant: str, model: Any, memories: Sequence[str]) -> dict[str, Measures]:
@@ -110,13 +123,17 @@ class Job:
         )
 
 
-def compared(rows: Sequence[Row], base: Measures | None, full: Measures | None = None) -> list[Row]:
-    """Adds each row's gain over `base`, and what of a longer context's gain it recovers."""
+def compared(
+    rows: Sequence[Row], base: Measures | None, full: Measures | None = None, kept: Measures | None = None
+) -> list[Row]:
+    """Adds each row's gain over `base` and over `kept` tokens, and what of a longer context's gain it recovers."""
     found = []
     for row in rows:
         if base is not None and row.measures is not None:
             recovered = context_recovered(base, row.measures, full)
             row = replace(row, gain=paired_difference(base, row.measures), context_recovered=recovered)
+        if kept is not None and row.measures is not None and row.variant != KEPT:
+            row = replace(row, gain_over_kept=paired_difference(kept, row.measures))
         found.append(row)
     shares = {row.variant: row.context_recovered for row in found}
     own, swapped = shares.get("recurrent"), shares.get("swapped")
@@ -140,25 +157,33 @@ def window_rows(
     model: WindowRecurrentForCausalLM,
     overlaps: Sequence[int],
     constant: WindowRecurrentForCausalLM | None,
+    kept: WindowRecurrentForCausalLM | None,
     plain_model: PreTrainedModel | None,
     full_context_cap: int,
 ) -> list[Row]:
     """A row for each model and overlap, and one for the longest context that the backbone allows."""
     reference = full_context(plain_model or model, model.config.window, full_context_cap)
-    runs = 1 if model.config.carrier == "none" else 3 + (constant is not None)
+    carries = model.config.carrier != "none"
+    keeping, about_kept = kept_control(model, kept) if carries else (None, ())
+    runs = 3 + (constant is not None) + (keeping is not None) if carries else 1
     job.expect(len(overlaps) * runs + (reference is not None))
     rows, full = [], None
     if reference is not None:
         note = HALF_OVERLAP.format(window=reference.config.window)
-        rows = job.rows("full context", reference, {"true": (note,)})
-        full = rows[0].measures
+        (longest,) = job.rows("full context", reference, {"true": (note,)})
+        rows, full = [replace(longest, state_bytes=context_bytes(reference))], longest.measures
     for overlap in overlaps:
         alone = plain(plain_model or model, model.config.window, overlap)
         (base,) = job.rows("plain", alone, {"true": () if plain_model is not None else (OWN_BACKBONE,)})
         rows.append(base)
-        if model.config.carrier == "none":
+        if not carries:
             continue
         others = []
+        if keeping is None:
+            others.append(Row(KEPT, base.window, overlap, notes=about_kept))
+        else:
+            with at_overlap(keeping, overlap) as notes:
+                others += job.rows(KEPT, keeping, {"true": about_kept + (notes if kept is not None else ())})
         if constant is None:
             others.append(Row("constant", base.window, overlap, notes=(NO_CONSTANT,)))
         else:
@@ -166,8 +191,24 @@ def window_rows(
                 others += job.rows("constant", constant, {"true": notes})
         with at_overlap(model, overlap) as notes:
             others += job.rows("recurrent", model, {"true": notes, "swapped": notes})
-        rows += compared(others, base.measures, full)
+        rows += compared(others, base.measures, full, kept=others[0].measures)
     return rows
+
+
+def kept_control(
+    model: WindowRecurrentForCausalLM, trained: WindowRecurrentForCausalLM | None
+) -> tuple[WindowRecurrentForCausalLM | None, tuple[str, ...]]:
+    """The control that keeps tokens, by default on the model's own backbone, and notes about it; None if there can be
+    none."""
+    try:
+        control = kept_tokens(model) if trained is None else trained
+    except UnsupportedBackboneError as reason:
+        return None, (f"not measured: {reason}",)
+    notes: tuple[str, ...] = () if trained is not None else (UNTRAINED_KEPT,)
+    kept, own = memory_bytes(control), memory_bytes(model)
+    if not kept <= own < kept + kept // control.config.vector_count:  # another slot would be more than the model has
+        notes += (OTHER_BYTES.format(kept=kept, own=own),)
+    return control, notes
 
 
 @contextlib.contextmanager

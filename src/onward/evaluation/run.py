@@ -32,6 +32,7 @@ def evaluate(
     tokenizer: PreTrainedTokenizerBase,
     overlaps: Sequence[int] | None = None,
     constant: WindowRecurrentForCausalLM | None = None,
+    kept: WindowRecurrentForCausalLM | None = None,
     plain_model: PreTrainedModel | None = None,
     batch_size: int = 8,
     max_tokens: int | None = None,
@@ -41,29 +42,35 @@ def evaluate(
 ) -> list[Row]:
     """Scores documents with a model and its controls.
 
-    The controls of a window-recurrent model are plain windows, a constant in the memory's place, and memories swapped
-    between documents. Those of a block-recurrent model are states swapped between documents, and the states that
-    every document starts from.
+    The controls of a window-recurrent model are plain windows, kept tokens in the bytes of its memory, a constant in
+    the memory's place, and memories swapped between documents. Those of a block-recurrent model are states swapped
+    between documents, and the states that every document starts from.
 
     `max_tokens`: score only the first tokens of each document. `out`: a folder for table.md, results.json and
     plots. `progress`: show a bar, and the table at the end.
 
     For window-recurrent models only: `overlaps`: evaluate with each of them; by default with the model's own.
-    `constant`: the control, see `WindowRecurrenceConfig.with_carrier`. `plain_model`: the model for plain windows, by
-    default the model's backbone. `full_context_cap`: the longest context to compare with, by default 512 tokens.
+    `constant`: the control, see `WindowRecurrenceConfig.with_carrier`. `kept`: the same, with the carrier "recent"; by
+    default on the model's backbone. `plain_model`: the model for plain windows, by default the model's backbone.
+    `full_context_cap`: the longest context to compare with, by default 512 tokens.
     """
     rows_of: Callable[[Job], list[Row]]
     if isinstance(model, BlockRecurrentForCausalLM):
-        _refuse(overlaps=overlaps, constant=constant, plain_model=plain_model, full_context_cap=full_context_cap)
+        models = {"constant": constant, "kept": kept, "plain_model": plain_model}
+        _refuse(overlaps=overlaps, **models, full_context_cap=full_context_cap)
         rows_of, form, settings = partial(block_rows, model=model), report.BLOCK_REPORT, model.config.own_fields()
     elif isinstance(model, WindowRecurrentForCausalLM):
         overlaps = list(dict.fromkeys(overlaps)) if overlaps else [model.config.overlap]
-        _check_windows(model, overlaps, constant)
+        for overlap in overlaps:
+            windows.check(model.config.window, overlap)
+        _check_control(model, "constant", constant, "constant")
+        _check_control(model, "kept", kept, "recent")
         rows_of = partial(
             window_rows,
             model=model,
             overlaps=overlaps,
             constant=constant,
+            kept=kept,
             plain_model=plain_model,
             full_context_cap=FULL_CONTEXT_CAP if full_context_cap is None else full_context_cap,
         )
@@ -90,6 +97,8 @@ def evaluate(
         documents_run = "1 document" if len(tokenized) == 1 else f"{len(tokenized)} documents"
         title = f"{form.pieces} of {model.config.window} tokens, {documents_run}, {job.tokens:,} tokens"
         Console().print(report.table(rows, title, form))
+        if said := form.conclusion(rows):
+            Console().print(said)
     if out is not None:
         facts = {name: getattr(model.config, name) for name in settings}
         facts |= {"dtype": str(model.dtype), "device": str(model.device)}
@@ -105,15 +114,13 @@ def _refuse(**given: Any) -> None:
             raise FieldError(name, shown, problem)
 
 
-def _check_windows(model: Any, overlaps: Sequence[int], constant: Any) -> None:
-    for overlap in overlaps:
-        windows.check(model.config.window, overlap)
-    if constant is None:
+def _check_control(model: Any, name: str, control: Any, wanted: str) -> None:
+    if control is None:
         return
-    carrier, window = constant.config.carrier, constant.config.window
-    if carrier != "constant":
-        remedy = "make it with add_recurrence(backbone, model.config.with_carrier('constant'))"
-        raise FieldError("constant", type(constant).__name__, f"its carrier is {carrier!r}; {remedy}")
+    carrier, window = control.config.carrier, control.config.window
+    if carrier != wanted:
+        remedy = f"make it with add_recurrence(backbone, model.config.with_carrier({wanted!r}))"
+        raise FieldError(name, type(control).__name__, f"its carrier is {carrier!r}; {remedy}")
     if window != model.config.window:
         problem = f"it has windows of {window} tokens and the model of {model.config.window}; they must agree"
-        raise FieldError("constant", type(constant).__name__, problem)
+        raise FieldError(name, type(control).__name__, problem)

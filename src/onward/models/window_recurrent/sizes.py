@@ -5,7 +5,7 @@ Nothing is reckoned twice: the memory itself is made, on the meta device, where 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -26,7 +26,7 @@ def slots_in_equal_bytes(config: WindowRecurrenceConfig, carrier: str) -> int:
             f"how many slots have the bytes of carrier={carrier!r} depends on the backbone: use the configuration of a "
             "model, add_recurrence(backbone, config).config"
         )
-    like = torch.empty(0, dtype=config.dtype, device="meta")
+    like = torch.empty(0, dtype=cast(torch.dtype | None, config.dtype), device="meta")
     with torch.device("meta"):
         memory = kind(config).empty(1, like)
     shapes = (config.slot_shapes[layer - 1] for layer in config.insertion_layers)
