@@ -131,6 +131,44 @@ def test_the_attention_can_be_chosen_when_loading(attention, tmp_path):
         torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("variant", ["spans", "selected", "constant slots"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@torch.no_grad()
+def test_the_seam_is_named_in_no_file(variant, attention, tmp_path):
+    """What is saved can be loaded without this library knowing what attention was used."""
+    model, ids = recurrent_variant("llama", variant, attention=attention, dtype=torch.float32), tokens(2, 13)
+    assert model.config._attn_implementation == attention
+    model.save_pretrained(tmp_path / "model")
+    model.backbone.save_pretrained(tmp_path / "backbone")
+    for file in tmp_path.rglob("*.json"):
+        assert "onward_sdpa" not in file.read_text() and "onward_eager" not in file.read_text()
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "backbone", attn_implementation=attention)
+    assert plain.config._attn_implementation == attention
+    assert torch.equal(moved(plain)(ids).logits, model.backbone(ids).logits)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation=attention)
+    assert torch.equal(moved(loaded)(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("variant", ["spans", "selected"])
+@pytest.mark.parametrize("part", ["model", "backbone", "base"])
+@torch.no_grad()
+def test_another_attention_can_be_chosen_later(variant, part):
+    """Of the whole model, its backbone, or the backbone without its head; a copy keeps the choice."""
+    model, ids = recurrent_variant("llama", variant, dtype=torch.float32), tokens(2, 13)
+    expected = model(ids).logits
+    chooses = {"model": model, "backbone": model.backbone, "base": model.backbone.base_model}[part]
+    chooses.set_attn_implementation("eager")
+    eager = model(ids).logits
+    assert model.backbone.config._attn_implementation == "onward_eager"
+    assert not torch.equal(eager, expected)
+    torch.testing.assert_close(eager, expected, rtol=1e-3, atol=1e-4)
+    assert torch.equal(copy.deepcopy(model)(ids).logits, eager)
+    attentions = model.backbone(ids, output_attentions=True).attentions
+    assert len(attentions) == 3 and all(weights.shape[-2:] == (13, 13) for weights in attentions)
+    chooses.set_attn_implementation("sdpa")
+    assert torch.equal(model(ids).logits, expected)
+
+
 def test_a_card_is_written_once(tmp_path):
     model = recurrent_variant("gpt2", window=7, overlap=2)
     model.save_pretrained(tmp_path)

@@ -95,7 +95,8 @@ def _keys_and_values(base: PreTrainedModel, ids: Tensor, position: int) -> list[
     if training:  # dropout differs from call to call
         base.eval()
     try:
-        with taking(looking):
+        # Angles that are seen in half precision would be too coarse for positions far away.
+        with taking(looking), torch.autocast(base.device.type, enabled=False):
             base(input_ids=ids, **given)
     finally:
         if training:
