@@ -13,12 +13,12 @@ The life of a training, in the order of its files:
 7. The best model is saved, and training.json after it (results.py). Called again, `train` only loads them.
 """
 
+from .adapters import merge_lora
 from .checkpointing import NonFiniteLossError
 from .checkpoints import CheckpointNotSaved
 from .recipe import TrainingRecipe
 from .results import TrainingResult
 from .run import train
-from .segments import merge_lora
 from .trainer import RecurrentTrainer
 
 __all__ = [

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from .lanes import CarriedStates
     from .trainer import RecurrentTrainer
 
-WINDOW_FIELDS = ("backbone_learning_rate", "carrier_learning_rate", "windows_per_segment", "train", "lora_rank")
+WINDOW_FIELDS = (
+    "backbone_learning_rate",
+    "carrier_learning_rate",
+    "windows_per_segment",
+    "train",
+    "lora_rank",
+    "teacher",
+    "teacher_share",
+    "random_slots",
+)
 MASKING_FIELDS = ("masked_share", "whole_words", "sequence_length")
 """Fields of a recipe that have a meaning for one kind of model only."""
 
@@ -142,6 +151,18 @@ class Feed(ABC):
     def trainable(self) -> AbstractContextManager[None]:
         """Prepares the model for training, and restores it at the end."""
         return nullcontext()
+
+    def described(self) -> dict[str, Any]:
+        """What else shapes a run's result, and must be the same when it resumes."""
+        return {}
+
+    def during(self, step: int) -> AbstractContextManager[None]:
+        """Prepares the model for one step, counted from 0, and restores it."""
+        return nullcontext()
+
+    def prepared(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What the model is called with for a batch."""
+        return inputs
 
     def learning_rate(self, parameter: str) -> float:
         return self.recipe.learning_rate

@@ -127,7 +127,8 @@ def describe(
 ) -> dict[str, Any]:
     """All settings that shape a run's result, and must be the same when it resumes."""
     config = model.config.to_diff_dict()
-    for name in ("transformers_version", "_name_or_path", "architectures", "use_cache", "dtype"):
+    # What follows from the rest, or shapes no result. Runs of version 0.1 know no shapes of slots.
+    for name in ("transformers_version", "_name_or_path", "architectures", "use_cache", "dtype", "slot_shapes"):
         config.pop(name, None)
     config["model_type"] = model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)  # as runs of version 0.1 have it
     described = {

@@ -11,6 +11,7 @@ OPTIMIZERS = ("adamw", "adafactor")
 # transformers' names; its "inverse_sqrt" differs from the paper's, which is in optimizers.py.
 SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine", "inverse_sqrt": "inverse_sqrt"}
 TRAINED_PARTS = ("all", "carrier", "lora")
+TEACHERS = ("full-context",)
 
 _LARGE_CORPUS = {"epochs": 1, "evaluate_every_tokens": 20_000_000, "patience": None, "gradient_checkpointing": False}
 
@@ -77,6 +78,12 @@ class TrainingRecipe:
         patience: stop after this many validations in a row without a new best; None for never.
         train: "all" parameters that are not frozen, the "carrier" alone, or carrier and "lora" adapters of
             the backbone, which are merged into it at the end.
+        teacher: "full-context", the model as it was before training, without recurrence: it reads each segment in one
+            piece, and training brings the model's predictions closer to its own. Window-recurrent models only.
+        teacher_share: how much of the loss is the divergence from the teacher; the rest is that of the next token.
+        random_slots: the least and the most slots that a memory has in training; each step draws a number between
+            them, evenly on a logarithmic scale. What is learned then serves memories of all these sizes; validation
+            is at the configured one. Carriers with slots only.
         gradient_checkpointing: keep only the state between windows, and compute each window again for its gradients;
             for masked language models, each layer.
         masked_share, whole_words, sequence_length: masked language models only. The share of tokens that are hidden;
@@ -104,6 +111,9 @@ class TrainingRecipe:
     save_total_limit: int = 2
     train: str = "all"
     lora_rank: int = 16
+    teacher: str | None = None
+    teacher_share: float = 0.5
+    random_slots: tuple[int, int] | None = None
     gradient_checkpointing: bool = True
     bf16: bool = False
     masked_share: float = 0.15
@@ -125,6 +135,12 @@ class TrainingRecipe:
         require_choice(self, "optimizer", OPTIMIZERS)
         require_choice(self, "schedule", SCHEDULES)
         require_choice(self, "train", TRAINED_PARTS)
+        if self.teacher is not None:
+            require_choice(self, "teacher", TEACHERS)
+        elif self.teacher_share != type(self).teacher_share:
+            raise FieldError("teacher_share", self.teacher_share, "it means nothing without teacher='full-context'")
+        require_number(self, "teacher_share", at_least=0, at_most=1)
+        self._check_random_slots()
         for name in ("gradient_checkpointing", "bf16", "whole_words"):
             require_choice(self, name, (True, False))
         for name in ("learning_rate", "epochs", "masked_share"):
@@ -142,6 +158,17 @@ class TrainingRecipe:
         for name in ("tokens_per_step", "segments_at_once", "max_tokens", "patience", "save_every_tokens"):
             require_number(self, name, at_least=1, whole=True, or_none=True)
         require_number(self, "sequence_length", at_least=3, whole=True, or_none=True)
+
+    def _check_random_slots(self) -> None:
+        given = self.random_slots
+        if given is None:
+            return
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise FieldError("random_slots", given, "it must be the least and the most, as in (16, 512)")
+        if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in given) or given[0] > given[1]:
+            problem = "it must be two whole numbers of at least 1, the smaller one first, as in (16, 512)"
+            raise FieldError("random_slots", given, problem)
+        object.__setattr__(self, "random_slots", tuple(given))
 
     def rate_of(self, part: str) -> float:
         """The learning rate of the "backbone" or the "carrier"."""

@@ -77,9 +77,10 @@ def train(
     validation = _tokenized(validation_documents, tokenizer, "validation", feed.ends_documents)
     feed.check_documents(training)
     folder = folder_named(output_dir)
+    described = {**describe(model, recipe, training, validation), **feed.described()}
     with (
         losses_explained(lambda: f"Run the same command again: {checkpoints.what_is_kept(folder)}"),
-        claimed_for_training(folder, describe(model, recipe, training, validation), model, resume),
+        claimed_for_training(folder, described, model, resume),
     ):
         if (folder / RESULT).is_file():
             return load_result(model, folder)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..data.segments import Segments
@@ -17,7 +16,10 @@ from ..data.tokens import TokenizedDocument
 from ..models.window_recurrent import CARRIERS, WindowRecurrentForCausalLM, WindowRecurrentModel
 from ..ops import windows
 from ..utils.fields import FieldError
+from .adapters import add_lora, merge_lora
 from .feed import MASKING_FIELDS, Feed
+from .sizes import check_sizes, drawn_size
+from .teacher import Teacher, check_teacher, fingerprint
 
 if TYPE_CHECKING:
     from .trainer import RecurrentTrainer
@@ -29,6 +31,11 @@ class SegmentFeed(Feed):
     sampling = "random"
     runs_piecewise = True  # window by window
     model: WindowRecurrentForCausalLM
+    teacher: Teacher | None = None
+
+    def check(self) -> None:
+        check_sizes(self.recipe, self.model)
+        check_teacher(self.recipe, self.model, self.length)
 
     @property
     def length(self) -> int:
@@ -62,13 +69,40 @@ class SegmentFeed(Feed):
             model.backbone.requires_grad_(False)
         if trained == "lora":
             add_lora(model, self.recipe.lora_rank)
+        if self.recipe.teacher is not None and self.recipe.teacher_share:
+            self.teacher = Teacher(model.backbone, trained)
         try:
             yield
         finally:
+            self.teacher = None
             if trained == "lora":
                 merge_lora(model)
             for parameter, flag in before.items():
                 parameter.requires_grad_(flag)
+
+    def described(self) -> dict[str, Any]:
+        if self.recipe.teacher is None or self.recipe.train != "all":
+            return {}
+        return {"teacher": fingerprint(self.model.backbone)}  # a checkpoint does not have it
+
+    @contextmanager
+    def during(self, step: int) -> Iterator[None]:
+        """Gives the memory the size that is drawn for the step."""
+        size, configured = drawn_size(self.recipe, self.model, step), self.model.config.slots
+        if size is None:
+            yield
+            return
+        self.model.set_slots(size)
+        try:
+            yield
+        finally:
+            self.model.set_slots(configured)
+
+    def prepared(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        if self.teacher is None:
+            return inputs
+        lesson = self.teacher.lesson(inputs["input_ids"], inputs["attention_mask"], self.recipe.teacher_share)
+        return {**inputs, "lesson": lesson}
 
     def learning_rate(self, parameter: str) -> float:
         return self.recipe.rate_of("carrier" if parameter.startswith("carrier.") else "backbone")
@@ -106,26 +140,3 @@ def real_memories(model: WindowRecurrentModel, run: Callable[[], Any]) -> list[T
         model.train(was_training)
     rows = torch.tensor(state.has_memory, device=model.device)
     return [part[rows] for part in state.memory if part.is_floating_point()]
-
-
-def add_lora(model: WindowRecurrentForCausalLM, rank: int) -> None:
-    try:
-        from peft import LoraConfig
-    except ImportError as error:
-        raise ModuleNotFoundError("train='lora' needs the package peft: pip install peft") from error
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft corrects it by itself
-        model.backbone.add_adapter(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
-
-
-def merge_lora(model: WindowRecurrentForCausalLM) -> None:
-    """Adds what the adapters learned to the backbone's own weights, and removes them."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    for name, module in list(model.backbone.named_modules()):
-        if isinstance(module, BaseTunerLayer):
-            module.merge()
-            parent: nn.Module = model.backbone.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], module.get_base_layer())
-    model.backbone._hf_peft_config_loaded = False
-    del model.backbone.peft_config

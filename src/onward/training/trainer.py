@@ -109,6 +109,10 @@ class RecurrentTrainer(CheckpointingTrainer):
 
     # -- one step
 
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        with self.feed.during(self.state.global_step):  # with its gradients, for which windows may be read again
+            return super().training_step(*args, **kwargs)
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -120,6 +124,8 @@ class RecurrentTrainer(CheckpointingTrainer):
             inputs = self.carried.before(inputs)
         if self.is_fsdp_enabled:
             inputs["attention_mask"] = never_empty(inputs["attention_mask"])
+        with self.accelerator.autocast():
+            inputs = self.feed.prepared(inputs)
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if self.carried:
             self.carried.after(outputs["state"])
