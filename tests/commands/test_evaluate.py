@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 from command_line import run
 
@@ -11,8 +12,17 @@ def test_evaluate_reports_every_control(place):
     run(f"evaluate {place}/run --corpus {place}/texts --split train --overlap 0 6 --max-tokens 100 --out {place}/eval")
     rows = json.loads((place / "eval" / "results.json").read_text())["rows"]
     seen = {(row["variant"], row["overlap"]) for row in rows if row["measures"]}
-    wanted = {(v, o) for v in ("plain", "constant", "recurrent", "swapped") for o in (0, 6)}
+    wanted = {(v, o) for v in ("plain", "kept tokens", "constant", "recurrent", "swapped") for o in (0, 6)}
     assert wanted <= seen
+    assert not any("own backbone" in note for row in rows for note in row["notes"]), "controls trained beside it"
+
+
+def test_without_controls_tokens_are_kept_by_the_models_own_backbone(place):
+    alone = shutil.copytree(place / "run", place / "alone", ignore=lambda *_: ["constant", "plain", "kept"])
+    run(f"evaluate {alone} --corpus {place}/texts --split train --max-tokens 100 --out {place}/alone-eval")
+    rows = json.loads((place / "alone-eval" / "results.json").read_text())["rows"]
+    kept = next(row for row in rows if row["variant"] == "kept tokens")
+    assert kept["measures"] and "--with-controls" in kept["notes"][0]
 
 
 def test_evaluate_a_plain_backbone(place):

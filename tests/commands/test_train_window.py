@@ -9,13 +9,73 @@ from command_line import error_of, run
 from typer.testing import CliRunner
 
 from onward.cli import app
+from onward.models.window_recurrent import probe
+from onward.models.window_recurrent.turning import CannotTurn
 
 
-def test_train_saves_model_and_control(place):
+def config_of(folder) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_train_saves_model_and_controls(place):
     assert (place / "run" / "model.safetensors").is_file()
     for folder, carrier in ((".", "spans"), ("constant", "constant"), ("plain", "none")):
-        saved = json.loads((place / "run" / folder / "config.json").read_text())
+        saved = config_of(place / "run" / folder)
         assert (saved["carrier"], saved["history"], saved["insert_at"]) == (carrier, [3, 2], [1, 2])
+
+
+def test_train_saves_kept_tokens_of_the_same_bytes(place):
+    kept = config_of(place / "run" / "kept")
+    assert (kept["carrier"], kept["window"], kept["insert_at"], kept["rank"]) == ("recent", 24, [1, 2], 32)
+    # 6 vectors of 32 numbers and 6 flags; a token has a key, a value and for each of 4 heads 12 bytes of notes
+    assert kept["slots"] == (2 * 6 * 32 * 4 + 6) // (2 * (2 * 32 * 4 + 4 * 12)) == 2
+    trained, control = (json.loads((place / "run" / name / "training.json").read_text()) for name in (".", "kept"))
+    assert trained["recipe"] == control["recipe"] and trained["history"] != control["history"]
+
+
+def test_the_carrier_alone_needs_no_plain_control_but_kept_tokens(place):
+    options = "--carrier selected --slots 7 --sinks 2 --score received --rank 3 --window 24 --train carrier"
+    size = "--max-tokens 100 --batch-size 1 --windows-per-segment 2"
+    run(f"train window {place}/backbone --corpus {place}/texts {options} {size} --with-controls --out {place}/light")
+    wanted = {"slots": 7, "sinks": 2, "rank": 3, "score": "received", "window": 24}
+    for folder, carrier in ((".", "selected"), ("constant", "constant"), ("kept", "recent")):
+        saved = config_of(place / "light" / folder)
+        assert saved["carrier"] == carrier and {name: saved[name] for name in wanted} == wanted
+    assert not (place / "light" / "plain").exists()
+
+
+def test_a_backbone_that_cannot_keep_tokens_is_trained_without_them(place, monkeypatch):
+    def cannot(base):
+        raise CannotTurn("its keys are of another kind")
+
+    monkeypatch.setattr(probe, "turnings_of", cannot)
+    options = "--carrier spans --slots 6 --window 24 --max-tokens 100 --batch-size 1 --windows-per-segment 2"
+    said = run(f"train window {place}/backbone --corpus {place}/texts {options} --with-controls --out {place}/unkept")
+    assert "without the control that keeps tokens: " in said and "its keys are of another kind" in said
+    assert not (place / "unkept" / "kept").exists() and (place / "unkept" / "constant" / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--carrier matchd",
+            "--carrier matchd: choose one of constant, matched, none, pooled, recent, selected, spans",
+        ),
+        ("--carrier matched --slots 0", "--slots 0: it must be a whole number of at least 1, or None"),
+        ("--carrier recent --slots 2 --sinks 2", "--slots 2: recent keeps the document's first token and more"),
+        ("--carrier matched --sinks -1", "--sinks -1: it must be a whole number of at least 0"),
+        ("--carrier matched --score best", "--score best: choose one of attention, key_difference, received"),
+        ("--carrier matched --rank 0", "--rank 0: it must be a whole number of at least 1"),
+        ("--carrier matched --vectors 9", "--vectors 9: carrier='matched' has slots"),
+        ("--carrier spans --vectors 9", "--vectors 9: it is for pooled; use --slots 9"),
+        ("--carrier pooled --slots 9", "--slots 9: carrier='pooled' inserts vectors"),
+        ("--carrier matched --history 2", "--history 2: it is for carrier='spans'"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_option(place, options, message, monkeypatch, capsys):
+    line = f"train window {place}/backbone --corpus {place}/texts --window 24 {options}"
+    assert message in error_of(line, monkeypatch, capsys)
 
 
 def recipe(folder) -> dict:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from processes import killed_while
+from tiny_models import recurrent
 from training_runs import interrupt_after, same
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
@@ -13,8 +14,8 @@ from window_runs import LONG, documents, make_model, recipe, run
 
 from onward import add_recurrence
 from onward.cli import app
-from onward.training import RecurrentTrainer, train
-from onward.training.folders import RUN, alone_in
+from onward.training import RecurrentTrainer, TrainingRecipe, train
+from onward.training.folders import RUN, alone_in, describe
 from onward.utils.files import DamagedFile
 from onward.utils.safe_json import read_json, write_json
 
@@ -231,3 +232,9 @@ def test_a_result_without_hashes_is_loaded(stopped, tokenizer, tmp_path, monkeyp
     model = make_model(seed=1)
     assert run(tmp_path / "run", tokenizer, model, WORSENING).history == expected.history
     assert same(model, expected_model)
+
+
+def test_a_run_of_version_0_1_knew_no_shapes_of_slots(tokenizer):
+    for carrier in ("pooled", "recent"):
+        described = describe(recurrent("gpt2", carrier=carrier, window=8), TrainingRecipe(), [], [])
+        assert described["model.window"] == 8 and "model.slot_shapes" not in described

@@ -24,8 +24,8 @@ def evaluate(
 ) -> None:
     """Measure perplexity, bits and cost on whole documents, next to the controls.
 
-    Controls of window recurrence are plain windows, a constant as the memory, and memories swapped between documents;
-    those of block-recurrent models are states swapped, and states ablated.
+    Controls of window recurrence are plain windows, kept tokens of the same bytes, a constant as the memory, and
+    memories swapped between documents; those of block-recurrent models are states swapped, and states ablated.
 
     Example: onward evaluate runs/books --corpus my-books/ --overlap 0 5 10
     """
@@ -55,7 +55,8 @@ def options_of(loaded: Any, name: str, overlap: list[int] | None) -> dict[str, A
         return {}
     controls = {
         control: load_model(str(folder))[0] if (folder / "config.json").is_file() else None
-        for control in ("constant", "plain")
+        for control in ("constant", "kept", "plain")
         if (folder := Path(name) / control)
     }
-    return {"overlaps": overlap, "constant": controls["constant"], "plain_model": controls["plain"]}
+    plain = controls.pop("plain")
+    return {"overlaps": overlap, "plain_model": plain, **controls}

@@ -10,7 +10,7 @@ import typer
 
 from ..utils.fields import FieldError
 from .options import option
-from .shared import TextOptions, refuse_encoder
+from .shared import TextOptions, refuse_encoder, say
 from .train import RecipeOptions, ResultOptions, of_training, recipe_of, require_kind, train_model
 
 of_recurrence = partial(option, panel="Recurrence")
@@ -33,19 +33,29 @@ class WindowOptions:
     overlap: Annotated[int, of_recurrence("Tokens that a window repeats from the one before.")] = 0
     carrier: Annotated[
         str,
-        of_recurrence("What is carried: matched, selected, recent, pooled, spans, or the controls constant, none."),
+        of_recurrence(
+            "What is carried: matched (the tokens that each head needs most, adjusted to stand for all others), "
+            "selected (these tokens as they are), recent (the last tokens), pooled (the paper's), spans (means), or "
+            "the controls constant, none."
+        ),
     ] = "pooled"
     slots: Annotated[
-        int | None, of_recurrence("Keys and values carried, for every carrier but pooled.", default="the carrier's own")
+        int | None,
+        of_recurrence("Keys and values kept beside a window, but for pooled.", default="127, for spans 16"),
     ] = None
-    vectors: Annotated[
-        int | None, of_recurrence("Vectors inserted, for pooled and spans.", default="the carrier's own")
-    ] = None
+    sinks: Annotated[int, of_recurrence("How many of the slots are the document's first tokens.")] = 1
+    score: Annotated[
+        str, of_recurrence("How matched and selected choose tokens: attention, received or key_difference.")
+    ] = "attention"
+    rank: Annotated[int, of_recurrence("The rank of what training learns about slots and spans.")] = 32
+    vectors: Annotated[int | None, of_recurrence("For pooled: vectors inserted.", default="2, the paper's form 1")] = (
+        None
+    )
     history: Annotated[
         str | None,
         of_recurrence(
             "For spans: windows remembered, or spans kept of each, the last first, as 63,32.",
-            default="as many windows as fill the slots",
+            default="as many as fill the slots",
         ),
     ] = None
     insert_at: Annotated[
@@ -57,6 +67,8 @@ class WindowOptions:
 
     def fields(self) -> dict[str, Any]:
         """Those of a `WindowRecurrenceConfig`."""
+        if self.vectors is not None and self.carrier == "spans":
+            raise FieldError("vectors", self.vectors, f"it is for pooled; use --slots {self.vectors}")
         fields = asdict(self)
         if self.history is not None:
             meaning = "a number of windows, or spans of each as 63,32,16"
@@ -91,14 +103,18 @@ def window(
     results: ResultOptions,
     common: RecipeOptions = RECIPE,
     with_controls: Annotated[
-        bool, of_weights("Also train plain windows, and a learned constant as the memory.", "--with-controls")
+        bool,
+        of_weights(
+            "Also train plain windows, kept tokens of the same bytes, and a learned constant as the memory.",
+            "--with-controls",
+        ),
     ] = False,
 ) -> None:
     """Give a pretrained decoder a memory that goes from window to window.
 
     Runs resume exactly: run the same command again.
 
-    Example: onward train window smollm2-135m --corpus my-books/ --carrier spans --window 128 --train lora
+    Example: onward train window smollm2-135m --corpus my-books/ --carrier matched --window 128 --train lora
     """
     from .. import WindowRecurrenceConfig, add_recurrence
     from ..models.pretrained import load_backbone
@@ -113,15 +129,34 @@ def window(
     corpus, out = texts.load(), results.out
     configs = {out: config}
     if with_controls and config.carrier not in ("constant", "none"):
-        configs[out / "constant"] = config.with_carrier("constant")
-        if training.train != "carrier":  # a backbone that was not trained is its own plain control
-            configs[out / "plain"] = config.with_carrier("none")
+        controls = controls_of(model, config, backbone_is_trained=training.train != "carrier")
+        configs |= {out / name: control for name, control in controls.items()}
     refuse_folders(list(configs))
     for folder, config in configs.items():
         backbone, tokenizer = load_backbone(model)
         make = partial(add_recurrence, backbone, config)
         name = f"{model} with the carrier {config.carrier}"
         train_model(name, make, corpus, tokenizer, recipe, replace(results, out=folder))
+
+
+def controls_of(model: str, config: Any, *, backbone_is_trained: bool) -> dict[str, Any]:
+    """Configurations of the controls, by the folders in which `onward evaluate` finds them."""
+    from .. import add_recurrence
+    from ..evaluation import kept_tokens
+    from ..models.pretrained import load_backbone
+    from ..models.window_recurrent.probe import UnsupportedBackboneError
+
+    controls = {"constant": config.with_carrier("constant")}
+    if backbone_is_trained:  # one that was not is its own plain control
+        controls["plain"] = config.with_carrier("none")
+    if config.carrier != "recent":
+        backbone, _ = load_backbone(model)  # by which it is known how many tokens have as many bytes
+        recurrent = add_recurrence(backbone, config)
+        try:
+            controls["kept"] = kept_tokens(recurrent).config.with_carrier("recent")
+        except UnsupportedBackboneError as reason:
+            say(f"without the control that keeps tokens: {reason}")
+    return controls
 
 
 def one_or_list(field: str, text: str, wanted: str) -> int | list[int]:
