@@ -18,6 +18,7 @@ CARRIERS: dict[str, dict[str, Any]] = {
     "residual": {},
     "paper": {"residual": False, "pooling": "attention"},
     "spans": {"carrier": "spans", "vectors": 3},
+    "slots": {"carrier": "selected", "score": "received", "slots": 4},
     "constant": {"carrier": "constant"},
     "none": {"carrier": "none"},
 }

@@ -90,9 +90,11 @@ class ReadWindow:
         """[B, H, S]: the S columns of each head with the highest priority [B, H, S + n], unused ones first and then
         the oldest first."""
         kept = self.kept[:, None].expand(priority.shape)
-        chosen = priority.masked_fill(~kept, NEVER).topk(self.size, dim=-1).indices
-        # A column that may not be kept is only chosen where there are too few: it becomes an unused slot.
+        # Stable and from the last column: of equals, the newest. Layers with local attention give many the same score.
+        order = priority.masked_fill(~kept, NEVER).flip(-1).sort(dim=-1, descending=True, stable=True).indices
         width = priority.shape[-1]
+        chosen = width - 1 - order[..., : self.size]
+        # A column that may not be kept is only chosen where there are too few: it becomes an unused slot.
         place = chosen + width * kept.gather(-1, chosen)
         return place.sort(-1).values % width
 

@@ -140,12 +140,13 @@ def recent(config: Config, read: Read) -> list[Kept]:
 
 def selected(config: Config, read: Read) -> list[Kept]:
     """Those, but of the last ones only as many as half of the slots; and of all others the ones with the highest
-    score."""
+    score, the newest of equals."""
     scores = SCORES[config.score](read)
     count, total = config.vector_count, len(read.columns)
     last = min(math.ceil(count / 2), count - config.sinks)
     always = [c for c in range(total) if c < config.sinks or c >= total - last]
-    others = sorted((c for c in range(total) if c not in always), key=lambda c: float(scores[c].detach()), reverse=True)
+    newest_first = [c for c in reversed(range(total)) if c not in always]
+    others = sorted(newest_first, key=lambda c: float(scores[c].detach()), reverse=True)
     chosen = sorted([*always, *others[: count - len(always)]])
     return [replace(read.columns[c], mark=scores[c].detach()) for c in chosen]
 
