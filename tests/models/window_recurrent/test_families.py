@@ -139,11 +139,12 @@ class TestFamily:
         else:
             assert (difference(model) > 1e-6).all()
 
+    @pytest.mark.parametrize("variant", ["spans", "matched"])
     @pytest.mark.parametrize("side", ["left", "right"])
     @torch.no_grad()
-    def test_a_padded_batch_is_its_rows_one_by_one(self, family, side):
+    def test_a_padded_batch_is_its_rows_one_by_one(self, family, side, variant):
         """Rows of different lengths, at different places in their windows; also what they go on with."""
-        model = shared(family, "spans", overlap=1)
+        model = shared(family, variant, overlap=1)
         rows = [tokens(13), tokens(5), tokens(1)]
         more = [tokens(2, seed=1), tokens(9, seed=2), tokens(6, seed=3)]
         state, singles = None, [None] * 3
@@ -158,7 +159,7 @@ class TestFamily:
                 assert_same(got, single.logits[0], model)
             state = changed.state
 
-    @pytest.mark.parametrize("variant", ["paper", "spans"])
+    @pytest.mark.parametrize("variant", ["paper", "spans", "matched"])
     @torch.no_grad()
     def test_a_reset_row_starts_afresh_and_the_others_go_on(self, family, variant):
         model = shared(family, variant, overlap=1)
@@ -185,8 +186,9 @@ class TestFamily:
             found.append(torch.cat([first.logits, second.logits], dim=1))
         assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
-    def test_gradients_flow_across_calls(self, family):
-        model = shared(family, overlap=1)
+    @pytest.mark.parametrize("variant", ["pooled", "matched"])
+    def test_gradients_flow_across_calls(self, family, variant):
+        model = shared(family, variant, overlap=1)
         ids, edge = tokens(2, 14), WINDOW + 4
         later = slice(edge, None)
         weight = torch.randn(2, 14 - edge, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -198,8 +200,9 @@ class TestFamily:
         name = next(n for n in whole if n.startswith("backbone"))
         assert (cut[name] - whole[name]).abs().max() > 1e-6
 
-    def test_checkpointing_gives_the_gradients_of_plain_backpropagation(self, family):
-        model = without_dropout(recurrent_variant(family, "spans", overlap=1))
+    @pytest.mark.parametrize("variant", ["spans", "matched"])
+    def test_checkpointing_gives_the_gradients_of_plain_backpropagation(self, family, variant):
+        model = without_dropout(recurrent_variant(family, variant, overlap=1))
         ids, mask = padded([tokens(14), tokens(8)], "right")
         labels = ids.masked_fill(mask == 0, -100)
         plain = model(ids, attention_mask=mask, labels=labels)
@@ -213,8 +216,9 @@ class TestFamily:
         model.gradient_checkpointing_disable()
         assert model(ids, attention_mask=mask, labels=labels).logits is not None
 
-    def test_the_loss_is_cross_entropy_over_the_whole_length(self, family):
-        model = shared(family, overlap=2)
+    @pytest.mark.parametrize("variant", ["pooled", "selected"])
+    def test_the_loss_is_cross_entropy_over_the_whole_length(self, family, variant):
+        model = shared(family, variant, overlap=2)
         ids, mask = padded([tokens(14), tokens(8)], "left")
         labels = ids.clone()
         labels[0, 2:4] = -100
@@ -231,8 +235,9 @@ class TestFamily:
         for a, b in zip(unpadded(output.logits, mask), unpadded(unlabelled, mask), strict=True):
             assert_same(a, b, model)
 
-    def test_hidden_states_are_those_of_the_whole_length(self, family):
-        model = shared(family)
+    @pytest.mark.parametrize("variant", ["pooled", "selected"])
+    def test_hidden_states_are_those_of_the_whole_length(self, family, variant):
+        model = shared(family, variant)
         ids = tokens(2, 12)
         with torch.no_grad():
             output = model(ids, output_hidden_states=True, labels=ids)
@@ -242,10 +247,11 @@ class TestFamily:
             assert hidden.shape[1] == 12
             assert_same(hidden[:, :WINDOW], first, model)
 
+    @pytest.mark.parametrize("variant", ["pooled", "selected"])
     @torch.no_grad()
-    def test_a_window_may_use_all_positions_of_the_backbone(self, family):
+    def test_a_window_may_use_all_positions_of_the_backbone(self, family, variant):
         """Also beside rows that are at another place: padding must not run out of positions."""
-        model = shared(family, window=FEW_POSITIONS)
+        model = shared(family, variant, window=FEW_POSITIONS)
         rows, more = [tokens(FEW_POSITIONS - 1), tokens(2)], [tokens(3, seed=1), tokens(14, seed=2)]
         if family in ENCODERS:
             rows = [tokens(FEW_POSITIONS), tokens(2)]
@@ -264,9 +270,10 @@ def test_one_position_too_many_is_refused():
             recurrent_variant(family, window=FEW_POSITIONS + 1)
 
 
-def test_dropout_and_checkpointing_go_together():
+@pytest.mark.parametrize("variant", ["pooled", "matched"])
+def test_dropout_and_checkpointing_go_together(variant):
     """The second run of a window must draw the same dropout as the first."""
-    model = recurrent_variant("gpt2").train()
+    model = recurrent_variant("gpt2", variant).train()
     ids = tokens(2, 14)
     losses = []
     for checkpointing in (False, True):
@@ -439,15 +446,17 @@ def test_any_way_of_reading_is_reading_each_document_alone_and_whole(family, rea
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
+    variant=st.sampled_from(["spans", "selected", "matched"]),
     prefixes=st.lists(st.integers(0, 3), min_size=2, max_size=2),
     overlap=st.integers(0, 2),
     lengths=st.lists(st.integers(3, 17), min_size=2, max_size=2),
     cuts=st.lists(st.integers(3, 17), max_size=3),
     use_cache=st.booleans(),
 )
-@example(prefixes=[2, 1], overlap=1, lengths=[17, 16], cuts=[7, 11], use_cache=True)  # at a window's edge
-def test_a_decoder_with_a_prefix_can_be_cut_anywhere_behind_it(prefixes, overlap, lengths, cuts, use_cache):
-    model = shared("gpt2", "spans", window=7, overlap=overlap)
+@example(variant="spans", prefixes=[2, 1], overlap=1, lengths=[17, 16], cuts=[7, 11], use_cache=True)  # at an edge
+@example(variant="matched", prefixes=[2, 1], overlap=1, lengths=[17, 16], cuts=[7, 11], use_cache=True)
+def test_a_decoder_with_a_prefix_can_be_cut_anywhere_behind_it(variant, prefixes, overlap, lengths, cuts, use_cache):
+    model = shared("gpt2", variant, window=7, overlap=overlap)
     rows = [tokens(n, seed=n) for n in lengths]
     state, parts = None, [[], []]
     with torch.no_grad():
@@ -495,11 +504,12 @@ def test_rows_can_be_picked_out_of_a_state_in_any_order(family):
                 assert_same(logits, single.logits[0], model)
 
 
+@pytest.mark.parametrize("variant", ["spans", "selected"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @torch.no_grad()
-def test_a_family_of_encoders_may_be_a_decoder(family):
+def test_a_family_of_encoders_may_be_a_decoder(family, variant):
     """RoBERTa counts positions from behind the padding's: also in a cached window of a ragged batch."""
-    model = shared(family, "spans", "causal-lm", overlap=1, is_decoder=True)
+    model = shared(family, variant, "causal-lm", overlap=1, is_decoder=True)
     assert model.config.causal
     rows, more = [tokens(8), tokens(3)], [tokens(4, seed=1), tokens(9, seed=2)]
     ids, mask = padded(rows, "left")
@@ -513,9 +523,10 @@ def test_a_family_of_encoders_may_be_a_decoder(family):
     assert_same(one_by_one, model(tokens(1, 13), use_cache=False).logits, model)
 
 
+@pytest.mark.parametrize("variant", ["spans", "matched"])
 @torch.no_grad()
-def test_calls_change_neither_the_state_nor_the_model():
-    model = shared("llama", "spans", overlap=2)
+def test_calls_change_neither_the_state_nor_the_model(variant):
+    model = shared("llama", variant, overlap=2)
     state = model(tokens(2, 7)).state
     before, parts = copy.deepcopy(state), anatomy(model)
     first = model(tokens(2, 9, seed=1), state=state)

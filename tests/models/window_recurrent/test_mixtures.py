@@ -30,10 +30,11 @@ def test_rounding_never_makes_an_encoder_of_a_decoder(family: str, stock: bool) 
         assert_close(cut, whole, rtol=0, atol=1e-4 * whole.abs().max().item())
 
 
+@pytest.mark.parametrize("variant", ["spans", "recent"])
 @pytest.mark.parametrize("family", [*EXPERTS, "gemma4_text"])
-def test_a_causal_language_model_reads_generates_and_learns(family: str) -> None:
+def test_a_causal_language_model_reads_generates_and_learns(family: str, variant: str) -> None:
     """Their heads ask for all that their base returns: a router's logits, shared keys and values."""
-    check(recurrent_of(tiny_model(family, "causal-lm"), "spans"), tiny_model(family, "causal-lm"), "causal-lm")
+    check(recurrent_of(tiny_model(family, "causal-lm"), variant), tiny_model(family, "causal-lm"), "causal-lm")
 
 
 def test_checkpointing_gives_the_gradients_of_plain_backpropagation() -> None:

@@ -63,7 +63,7 @@ def test_adapters_of_the_backbone_learn_with_the_carrier(family):
 
 
 @pytest.mark.parametrize("family", TARGETS)
-@pytest.mark.parametrize("variant", ["pooled", "spans"])
+@pytest.mark.parametrize("variant", ["pooled", "spans", "matched"])
 def test_a_recurrent_model_can_be_wrapped_by_peft(family, variant, tmp_path):
     model = recurrent_variant(family, variant, dtype=torch.float32)
     ids = tokens(2, 14)
