@@ -145,7 +145,7 @@ class WindowStep:
             batch = max(own.shape[0], seen.shape[0])
             self._masks[name] = (call.mask, front.visible, seen.expand(batch, own.shape[1], -1, -1), own)
         *_, seen, own = self._masks[name]
-        own = own.expand(seen.shape[0], -1, -1, -1)
+        own = own.expand(seen.shape[0], -1, seen.shape[2], -1)
         if front.weights is not None:
             heads = call.query.shape[1]
             weights = front.weights.to(call.query.dtype).repeat_interleave(heads // front.weights.shape[1], 1)
