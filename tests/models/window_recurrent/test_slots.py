@@ -117,13 +117,13 @@ def test_which_tokens_are_kept_and_how_old_they_are(
 @torch.no_grad()
 def test_the_first_tokens_stay_for_ever_and_the_smallest_memory_holds_one_more(variant: str, sinks: int) -> None:
     model = llama(variant, slots=1 + sinks, sinks=sinks)
-    ids = distinct(70)
+    ids = distinct(40)
     _, state = read(model, ids)
     for head in range(2):
         found, ages = kept(model, state, head=head)
         assert found[:sinks] == ids[0, :sinks].tolist() and len(found) == 1 + sinks
-        assert found[-1] == 79, "beside them only the last token fits"
-        assert ages == [80 - token for token in found]
+        assert found[-1] == 49, "beside them only the last token fits"
+        assert ages == [50 - token for token in found]
     with pytest.raises(ValueError, match="slots"):
         llama(variant, slots=sinks or 1, sinks=sinks or 1)
 
@@ -184,11 +184,10 @@ def test_the_bytes_of_a_state_are_what_its_shapes_say(family: str) -> None:
 # -- cut = whole
 
 
-@pytest.mark.parametrize("use_cache", [False, True])
-@pytest.mark.parametrize("overlap", [0, 2])
+@pytest.mark.parametrize(("use_cache", "overlap"), [(False, 2), (True, 2), (True, 0)])
 @pytest.mark.parametrize("variant", CARRIERS)
 @torch.no_grad()
-def test_a_document_cut_anywhere_is_the_whole(variant: str, overlap: int, use_cache: bool) -> None:
+def test_a_document_cut_anywhere_is_the_whole(variant: str, use_cache: bool, overlap: int) -> None:
     model = shared("llama", variant, overlap=overlap)
     ids = tokens(2, LENGTH)
     whole, expected = read(model, ids, use_cache=use_cache)
@@ -201,9 +200,9 @@ def test_a_document_cut_anywhere_is_the_whole(variant: str, overlap: int, use_ca
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("overlap", [0, 2])
 @torch.no_grad()
-def test_token_by_token_is_the_whole_in_every_family(family: str, overlap: int) -> None:
+def test_token_by_token_is_the_whole_in_every_family(family: str) -> None:
+    overlap = 2
     model = shared(family, "received", overlap=overlap)
     ids = tokens(2, LENGTH)
     causal = family in DECODERS
@@ -221,14 +220,13 @@ LENGTHS = [[3, 7, 0, 12], [4, 0, 5, 1], [5, 6, 2, 1]]  # by call and row
 ROWS = len(LENGTHS[0])
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("use_cache", [False, True])
 @pytest.mark.parametrize("overlap", [0, 2])
 @pytest.mark.parametrize("variant", SOME)
-@pytest.mark.parametrize("family", ["gpt2", "gemma3_text"])
+@pytest.mark.parametrize(("family", "side"), [("gpt2", "right"), ("gemma3_text", "left")])
 @torch.no_grad()
 def test_rows_of_any_lengths_are_each_read_as_if_alone(
-    family: str, variant: str, overlap: int, use_cache: bool, side: str
+    family: str, side: str, variant: str, overlap: int, use_cache: bool
 ) -> None:
     """One row's window closes while another's stays open, and a third has nothing to read."""
     model = shared(family, variant, overlap=overlap)
@@ -247,8 +245,7 @@ def test_rows_of_any_lengths_are_each_read_as_if_alone(
         assert_same_memory(state.select([row]), expected, f"in row {row}")
 
 
-@pytest.mark.parametrize("use_cache", [False, True])
-@pytest.mark.parametrize("variant", SOME)
+@pytest.mark.parametrize(("variant", "use_cache"), [("recent", False), ("received", True), ("matched", True)])
 @torch.no_grad()
 def test_prefixes_of_any_lengths(variant: str, use_cache: bool) -> None:
     model = shared("llama", variant, overlap=1)
@@ -357,10 +354,9 @@ def test_one_pass_is_the_loop_in_every_family(family: str) -> None:
     assert_one_pass_is_the_loop(shared(family, "selected", overlap=2), *ragged())
 
 
-@pytest.mark.parametrize("overlap", [0, 2])
 @pytest.mark.parametrize("variant", CARRIERS)
-@pytest.mark.parametrize("family", ["llama", "bert"])
-def test_one_pass_is_the_loop_for_every_carrier(family: str, variant: str, overlap: int) -> None:
+@pytest.mark.parametrize(("family", "overlap"), [("llama", 2), ("bert", 0)])
+def test_one_pass_is_the_loop_for_every_carrier(family: str, overlap: int, variant: str) -> None:
     model = shared(family, variant, overlap=overlap)
     assert_one_pass_is_the_loop(model, *ragged())
     assert_one_pass_is_the_loop(model, *ragged((13, 13)), at_once=2 * 2 * WINDOW)  # two windows at once, then the rest
@@ -368,16 +364,20 @@ def test_one_pass_is_the_loop_for_every_carrier(family: str, variant: str, overl
 
 @pytest.mark.parametrize("truncate_after", [None, 1, 2, 3])
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("variant", ["recent", "matched"])
 def test_one_pass_is_the_loop_when_it_is_recomputed_or_truncated(
-    variant: str, checkpointing: bool, truncate_after: int | None
+    checkpointing: bool, truncate_after: int | None
 ) -> None:
     # Exactness is lost in the backward pass, and gpt2 needs none.
     no_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    model = recurrent_variant("gpt2", variant, **no_dropout)
+    model = recurrent_variant("gpt2", "matched", **no_dropout).train()
     model.config.truncate_after, model.bottleneck_checkpointing = truncate_after, checkpointing
-    model.train(checkpointing)
     assert_one_pass_is_the_loop(model, *ragged((33, 20)))
+    if checkpointing:
+        _, _, ours = in_runs(model, 10_000, *ragged((33, 20)))
+        model.bottleneck_checkpointing = False
+        _, _, theirs = in_runs(model, 10_000, *ragged((33, 20)))
+        for name in theirs:
+            assert_close(ours[name], theirs[name], f"gradient of {name}, recomputed")
 
 
 @pytest.mark.parametrize("after", [1, 2])
@@ -403,7 +403,7 @@ def test_several_windows_do_run_at_once() -> None:
         read(model, tokens(2, 23))
     finally:
         handle.remove()
-    assert shapes == [(10, 5)]
+    assert sum(rows for rows, _ in shapes) == 2 * 5 and len(shapes) <= 2, "five windows of each row"
 
 
 # -- remembering all
@@ -412,19 +412,16 @@ def test_several_windows_do_run_at_once() -> None:
 ROTARY = ["gpt_neox", "llama", "mistral", "qwen3", "phi", "olmo2", "gemma3_text", "smollm3"]
 
 
-@pytest.mark.parametrize("sinks", [0, 1])
-@pytest.mark.parametrize("overlap", [0, 2])
-@pytest.mark.parametrize("variant", ["recent", "selected"])
+@pytest.mark.parametrize(("variant", "overlap", "sinks"), [("recent", 0, 0), ("selected", 2, 1)])
 @pytest.mark.parametrize("family", ROTARY)
 @torch.no_grad()
 def test_a_memory_of_everything_is_attention_to_everything(family: str, variant: str, overlap: int, sinks: int) -> None:
     """As one window as long as the document: keys are turned to where they stood. Layers with local attention see no
     further than they do there."""
     model = recurrent_variant(family, variant, overlap=overlap, fields={"slots": 16, "sinks": sinks})
+    ids = tokens(2, 16)
+    expected = model.backbone(ids).logits
+    assert (read(model, ids)[0] - expected).abs().max() > 1e-3, "with random corrections"
     for parameter in model.carrier.parameters():
         parameter.zero_()
-    ids = tokens(2, 16)
-    logits, _ = read(model, ids)
-    assert_close(logits, model.backbone(ids).logits, "outputs")
-    few = recurrent_variant(family, variant, overlap=overlap, fields={"slots": 3, "sinks": sinks})
-    assert (read(few, ids)[0] - logits).abs().max() > 1e-3
+    assert_close(read(model, ids)[0], expected, "outputs")

@@ -147,11 +147,12 @@ def measure(at: dict[int, Tensor]) -> Turning | None:
 
 def _pairs(start: Tensor, keys: dict[int, Tensor], rounding: float) -> list[tuple[int, int]] | None:
     """Pairs are neighbours, or as far apart as the first feature that turns is from its partner."""
-    width, near = start.shape[1], keys[min(keys)]
-    moved = (near - start).norm(dim=0) > 8 * rounding * start.norm(dim=0)
-    if not moved.any():
+    width, least = start.shape[1], 8 * rounding * start.norm(dim=0)
+    moves = {position: (keys[position] - start).norm(dim=0) > least for position in sorted(keys)}
+    seen = [position for position, moved in moves.items() if moved.any()]
+    if not seen:
         return None
-    first = int(moved.nonzero()[0])
+    near, first = keys[seen[0]], int(moves[seen[0]].nonzero()[0])  # angles can be so small that rounding hides a step
     apart = next(
         (j - first for j in range(first + 1, width) if _rotates(start[:, [first, j]], near[:, [first, j]], rounding)), 0
     )
