@@ -6,8 +6,8 @@ Shapes: B rows, H key-value heads, S slots, D features of a key, E of a value, r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,13 +47,14 @@ class Corrections(nn.ModuleList):
     """A `Correction` for each layer. As long as nothing was learned, they cost nothing: they are not applied."""
 
     def __init__(self, shapes: Sequence[Sequence[int]], rank: int):
-        super().__init__(Correction(*shape, rank) for shape in shapes)
+        super().__init__(Correction(heads, key, value, rank) for heads, key, value in shapes)
         self._looked: tuple[Any, bool] = (None, False)
 
     @property
     def matter(self) -> bool:
         """Whether something was learned, or is being learned."""
-        learned = [tensor for layer in self for tensor in layer.learned]
+        layers = cast(Iterable[Correction], self)
+        learned = [tensor for layer in layers for tensor in layer.learned]
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in learned):
             return True
         versions = [(tensor.data_ptr(), tensor._version) for tensor in learned]
