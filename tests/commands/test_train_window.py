@@ -89,6 +89,21 @@ def test_adapters_learn_faster_unless_told(place):
     assert recipe(place / "slow")["learning_rate"] == 1e-6 and recipe(place / "run")["epochs"] == 2
 
 
+def test_a_teacher_and_sizes_at_random(place, monkeypatch, capsys):
+    memory = "--carrier selected --slots 6 --window 8 --random-slots 3,12 --train carrier"
+    line = f"train window {place}/backbone --corpus {place}/texts {memory} --max-tokens 100 --batch-size 1"
+    run(f"{line} --teacher full-context --teacher-share 0.75 --windows-per-segment 2 --out {place}/taught")
+    chosen = recipe(place / "taught")
+    assert (chosen["teacher"], chosen["teacher_share"], chosen["random_slots"]) == ("full-context", 0.75, [3, 12])
+    assert json.loads((place / "taught" / "config.json").read_text())["slots"] == 6
+    error = error_of(f"{line} --teacher full-context --windows-per-segment 500 --out {place}/no", monkeypatch, capsys)
+    assert error.startswith(
+        "--windows-per-segment 500: a segment then has 4000 tokens, and the teacher, the backbone, "
+    )
+    error = error_of(f"{line} --random-slots 3,x --out {place}/no", monkeypatch, capsys)
+    assert error == "--random-slots 3,x: give the least and the most, as 16,512"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -93,6 +93,13 @@ class WindowTraining:
     batch_size: Annotated[int | None, of_training("Segments per step.", default="8")] = None
     tokens_per_step: Annotated[int | None, of_training("Instead of --batch-size.")] = None
     windows_per_segment: Annotated[int, of_training("Windows that a step back-propagates through.")] = 20
+    teacher: Annotated[
+        Literal["full-context"] | None,
+        of_training("Also learn what the model predicts with its full context.", default="the next token alone"),
+    ] = None
+    teacher_share: Annotated[
+        float | None, of_training("How much of the loss the teacher's part is.", default="0.5 with a teacher")
+    ] = None
 
 
 def window(
@@ -102,6 +109,10 @@ def window(
     training: WindowTraining,
     results: ResultOptions,
     common: RecipeOptions = RECIPE,
+    random_slots: Annotated[
+        str | None,
+        of_training("The least and the most slots in a step, as 16,512, drawn at random.", default="always --slots"),
+    ] = None,
     with_controls: Annotated[
         bool,
         of_weights(
@@ -126,6 +137,9 @@ def window(
     if training.train == "lora" and training.learning_rate is None:
         training = replace(training, learning_rate=5e-4)  # adapters start at zero, and need a higher rate than weights
     recipe = recipe_of("window-recurrent", training, common)
+    if random_slots is not None:
+        sizes = one_or_list("random_slots", random_slots, "the least and the most, as 16,512")
+        recipe = replace(recipe, random_slots=sizes)
     corpus, out = texts.load(), results.out
     configs = {out: config}
     if with_controls and config.carrier not in ("constant", "none"):

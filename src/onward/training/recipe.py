@@ -138,7 +138,7 @@ class TrainingRecipe:
         if self.teacher is not None:
             require_choice(self, "teacher", TEACHERS)
         elif self.teacher_share != type(self).teacher_share:
-            raise FieldError("teacher_share", self.teacher_share, "it means nothing without teacher='full-context'")
+            raise FieldError("teacher_share", self.teacher_share, "it means nothing without a teacher")
         require_number(self, "teacher_share", at_least=0, at_most=1)
         self._check_random_slots()
         for name in ("gradient_checkpointing", "bf16", "whole_words"):
