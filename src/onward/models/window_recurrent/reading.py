@@ -30,7 +30,7 @@ from .cache import cache_of, held_by
 from .carriers import Carrier, Tensors, VectorCarrier
 from .seam import backbone_layers, first_position, layer_numbers, takes_positions
 from .slot_step import SlotStep
-from .slots import Slots
+from .slots import Slots, grouped
 from .state import Held, OpenWindow, WindowState, check_fits
 from .step import Windows, WindowStep
 from .turning import Turning
@@ -200,7 +200,17 @@ class Reader:
         if self.carrier.takes_vectors or any(state.open.cached):
             return 1
         most = max(1, self.at_once // (self.window * state.batch_size))
+        if self.carrier.takes_slots and (free := self._free_slots(state)):
+            # Until all slots are used, attention needs a mask, and is slower: these windows run by themselves.
+            most = min(most, -(-free // (self.window - self.overlap)))
         return most if not self.truncate_after else min(most, self.truncate_after - number % self.truncate_after)
+
+    def _free_slots(self, state: WindowState) -> int:
+        """In the row that has most of them."""
+        if not all(state.has_memory):
+            return self.carrier.count
+        first = grouped(state.memory)[0].used
+        return self.carrier.count - int(first.sum(1).min())
 
     # -- planning
 
