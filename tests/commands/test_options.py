@@ -102,6 +102,10 @@ def test_help_shows_the_recipes_defaults(kind):
     assert len(named) >= 13
     assert shown.pop("segments_at_once") == "all" and real.segments_at_once is None
     assert shown.pop("save_every_tokens") == f"every {real.save_every_minutes} minutes"
+    if kind == "window-recurrent":
+        assert shown.pop("random_slots") == "always --slots" and real.random_slots is None
+        assert shown.pop("teacher") == "the next token alone" and real.teacher is None
+        assert shown.pop("teacher_share") == f"{real.teacher_share} with a teacher"
     if kind == "masked":
         assert shown.pop("sequence_length") == "all positions of the model" and real.sequence_length is None
     if kind == "block-recurrent":

@@ -142,10 +142,10 @@ def window(
         recipe = replace(recipe, random_slots=sizes)
     corpus, out = texts.load(), results.out
     configs = {out: config}
-    if with_controls and config.carrier not in ("constant", "none"):
-        controls = controls_of(model, config, backbone_is_trained=training.train != "carrier")
-        configs |= {out / name: control for name, control in controls.items()}
-    refuse_folders(list(configs))
+    names = names_of_controls(config, backbone_is_trained=training.train != "carrier") if with_controls else []
+    refuse_folders([out, *(out / name for name in names)])  # before anything that takes time
+    if names:
+        configs |= {out / name: control for name, control in controls_of(model, config, names).items()}
     for folder, config in configs.items():
         backbone, tokenizer = load_backbone(model)
         make = partial(add_recurrence, backbone, config)
@@ -153,17 +153,28 @@ def window(
         train_model(name, make, corpus, tokenizer, recipe, replace(results, out=folder))
 
 
-def controls_of(model: str, config: Any, *, backbone_is_trained: bool) -> dict[str, Any]:
-    """Configurations of the controls, by the folders in which `onward evaluate` finds them."""
+def names_of_controls(config: Any, *, backbone_is_trained: bool) -> list[str]:
+    """The folders of the controls, in which `onward evaluate` finds them."""
+    if config.carrier in ("constant", "none"):
+        return []
+    names = ["constant"]
+    if backbone_is_trained:  # one that was not is its own plain control
+        names.append("plain")
+    if config.carrier != "recent":
+        names.append("kept")
+    return names
+
+
+def controls_of(model: str, config: Any, names: list[str]) -> dict[str, Any]:
+    """Configurations of the controls, by their folders."""
     from .. import add_recurrence
     from ..evaluation import kept_tokens
     from ..models.pretrained import load_backbone
     from ..models.window_recurrent.probe import UnsupportedBackboneError
 
-    controls = {"constant": config.with_carrier("constant")}
-    if backbone_is_trained:  # one that was not is its own plain control
-        controls["plain"] = config.with_carrier("none")
-    if config.carrier != "recent":
+    carriers = {"constant": "constant", "plain": "none"}
+    controls = {name: config.with_carrier(carriers[name]) for name in names if name in carriers}
+    if "kept" in names:
         backbone, _ = load_backbone(model)  # by which it is known how many tokens have as many bytes
         recurrent = add_recurrence(backbone, config)
         try:
