@@ -238,3 +238,33 @@ def test_a_run_of_version_0_1_knew_no_shapes_of_slots(tokenizer):
     for carrier in ("pooled", "recent"):
         described = describe(recurrent("gpt2", carrier=carrier, window=8), TrainingRecipe(), [], [])
         assert described["model.window"] == 8 and "model.slot_shapes" not in described
+
+
+# -- begun with an earlier version
+
+
+ADDED_SINCE_0_1 = ["slots", "sinks", "score"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "history"),
+    [({}, 1), ({"carrier": "spans", "slots": 4}, 1), ({"carrier": "spans", "history": [3, 2]}, [3, 2])],
+)
+def test_a_run_of_version_0_1_is_resumed(tokenizer, tmp_path, fields, history):
+    """It knows fewer fields, and another default of one."""
+    changes = {"epochs": 2, "batch_size": 5, "evaluate_every_tokens": 240}
+    expected = run(tmp_path / "whole", tokenizer, make_model(**fields), changes)
+    killed_while(lambda: (interrupt_after(5), run(tmp_path / "old", tokenizer, make_model(**fields), changes)))
+    there = read_json(tmp_path / "old" / RUN, "", "")
+    for name in [*(f"model.{name}" for name in ADDED_SINCE_0_1), "recipe.teacher", "recipe.teacher_share"]:
+        there.pop(name, None)
+    if fields.get("slots"):
+        there["model.vectors"] = fields["slots"]
+    old = {**there, "model.history": history}
+    write_json(tmp_path / "old" / RUN, old)
+    fields = {("vectors" if name == "slots" else name): value for name, value in fields.items()}
+    assert run(tmp_path / "old", tokenizer, make_model(**fields), changes).history == expected.history
+    with pytest.raises(FileExistsError, match=r"model\.window: 8 there, 6 here"):
+        run(tmp_path / "old", tokenizer, make_model(**fields, window=6), changes)
+    with pytest.raises(FileExistsError, match=r"model\.sinks: 1 there, 2 here"):
+        run(tmp_path / "old", tokenizer, make_model(**fields, sinks=2), changes)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedModel
 
@@ -119,6 +119,13 @@ def _first_process(*steps: Callable[[], None]) -> None:
 # -- of a training
 
 
+# Of a model's configuration: or it follows from the rest.
+_SHAPES_NO_RESULT = (
+    *("transformers_version", "_name_or_path", "architectures", "use_cache", "dtype"),
+    *("slot_shapes", "tokens_at_once"),
+)
+
+
 def describe(
     model: PreTrainedModel,
     recipe: TrainingRecipe,
@@ -127,8 +134,7 @@ def describe(
 ) -> dict[str, Any]:
     """All settings that shape a run's result, and must be the same when it resumes."""
     config = model.config.to_diff_dict()
-    # What follows from the rest, or shapes no result. Runs of version 0.1 know no shapes of slots.
-    for name in ("transformers_version", "_name_or_path", "architectures", "use_cache", "dtype", "slot_shapes"):
+    for name in _SHAPES_NO_RESULT:
         config.pop(name, None)
     config["model_type"] = model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)  # as runs of version 0.1 have it
     described = {
@@ -154,7 +160,7 @@ def claimed_for_training(
 
     def check() -> None:
         if _holds_run(folder):
-            _refuse_other_run(folder, described, resume)
+            _refuse_other_run(folder, described, model, resume)
         else:
             _refuse_unfit(folder, model)
 
@@ -190,7 +196,7 @@ def _refuse_unfit(folder: Path, model: PreTrainedModel) -> None:
         raise FileExistsError(f"{file} is no run of onward's, and would be overwritten: choose another folder")
 
 
-def _refuse_other_run(folder: Path, described: dict[str, Any], resume: bool) -> None:
+def _refuse_other_run(folder: Path, described: dict[str, Any], model: PreTrainedModel, resume: bool) -> None:
     file = folder / RUN
     if not file.is_file():
         raise FileExistsError(
@@ -201,6 +207,19 @@ def _refuse_other_run(folder: Path, described: dict[str, Any], resume: bool) -> 
     there = read_json(file, "what the run in this folder is", "put a copy of it back, or choose another folder")
     if DOCUMENTS not in there:
         raise DamagedFile(f"{file} is damaged: it does not say of which documents the run is; put a copy of it back")
-    # A run that was begun before the recipe had a field resumes with the field's default.
-    defaults = {f"recipe.{name}": value for name, value in TrainingRecipe().that_shape_the_result().items()}
-    refuse_other(folder, "run", defaults | there, described)
+    defaults = _defaults(model)
+    refuse_other(folder, "run", _in_one_form(defaults | there), _in_one_form(described))
+
+
+def _defaults(model: PreTrainedModel) -> dict[str, Any]:
+    """Of fields that the recipe, or the model's configuration, may not have had when a run was begun."""
+    recipe = {f"recipe.{name}": value for name, value in TrainingRecipe().that_shape_the_result().items()}
+    config = cast(Any, type(model.config))
+    own = config.own_fields() if hasattr(config, "own_fields") else ()
+    return {**recipe, **{f"model.{name}": getattr(config, name, None) for name in own}}
+
+
+def _in_one_form(settings: dict[str, Any]) -> dict[str, Any]:
+    """A history of one window was the default of version 0.1; now it is None, which means the same."""
+    settings = {name: value for name, value in settings.items() if name.removeprefix("model.") not in _SHAPES_NO_RESULT}
+    return settings | ({"model.history": None} if settings.get("model.history") == 1 else {})
