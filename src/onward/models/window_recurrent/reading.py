@@ -132,6 +132,7 @@ class Reader:
             return tuple(t for heads, key, value in shapes for t in Slots.empty(rows, heads, count, key, value, like))
         return cast(VectorCarrier, self.carrier).empty(rows, like) if self.carrier.takes_vectors else ()
 
+    @torch.compiler.disable  # a loop that depends on the state; a backbone that was compiled itself stays compiled
     def read(
         self,
         tokens: Tensor,

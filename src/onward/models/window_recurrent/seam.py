@@ -164,6 +164,7 @@ def watching_attention() -> Iterator[dict[int, Any]]:
 
 
 def _attention(implementation: str) -> Callable[..., Any]:
+    @torch.compiler.disable  # a compiled graph would remember the step for which it was made
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
@@ -253,4 +254,5 @@ def signature_of(forward: Any) -> inspect.Signature:
 
 
 def takes_positions(base: PreTrainedModel) -> bool:
+    base = getattr(base, "_orig_mod", base)  # of torch.compile's wrapper
     return "position_ids" in signature_of(type(base).forward).parameters
