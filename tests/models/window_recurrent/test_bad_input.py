@@ -9,7 +9,7 @@ import pytest
 import torch
 from anatomy import anatomy
 from safetensors.torch import load_file, save_file
-from tiny_models import VOCABULARY, WIDTH, recurrent, tiny_config, tiny_model, tokens
+from tiny_models import VOCABULARY, WIDTH, backbone, recurrent, tiny_config, tiny_model, tokens
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -273,3 +273,8 @@ def test_a_folder_of_another_head(folder: Path) -> None:
 def test_a_configuration_without_a_backbone() -> None:
     with pytest.raises(ValueError, match="names no backbone: use onward.add_recurrence"):
         AutoModelForCausalLM.from_config(WindowRecurrenceConfig())
+
+
+def test_recurrence_needs_weights_to_look_at() -> None:
+    with pytest.raises(ValueError, match="on the meta device, which has no values to look at: load its weights first"):
+        add_recurrence(backbone("llama").to("meta"), carrier="selected", window=5)

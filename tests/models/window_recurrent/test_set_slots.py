@@ -103,3 +103,9 @@ def test_too_few_slots_are_refused_and_change_nothing(slots, problem):
     with pytest.raises(FieldError, match=problem):
         model.set_slots(slots)
     assert model.config.slots == 5 and torch.equal(model(IDS).logits, before)
+
+
+def test_states_with_other_sinks_are_refused():
+    made, other = (recurrent_variant("llama", "selected", fields={"sinks": sinks}) for sinks in (2, 1))
+    with torch.no_grad(), pytest.raises(ValueError, match="selected \\(by attention\\), 2 sinks"):
+        other(tokens(2, 9), state=made(tokens(2, 9)).state)

@@ -190,6 +190,8 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             carried += f" ({', '.join(map(str, c.spans_by_age))} by age)"
         elif carried == "selected":
             carried += f" (by {c.score})"
+        if c.takes_slots and c.sinks != 1:
+            carried += f", {c.sinks} sinks"
         return (
             f"{c.backbone.model_type} {c.num_hidden_layers}x{c.hidden_size}, {carried}, window {c.window}, "
             f"overlap {c.overlap}, {c.vector_count} at {','.join(map(str, c.insertion_layers))}"

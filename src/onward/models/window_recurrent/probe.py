@@ -98,6 +98,11 @@ def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
     if implementation.removeprefix(PREFIX) not in SUPPORTED:
         loading = " or ".join(map(repr, SUPPORTED))
         raise _refuse(model, f"it was loaded with attn_implementation={implementation!r}; load it with {loading}")
+    if any(parameter.is_meta for parameter in base.parameters()):
+        raise ValueError(
+            "recurrence cannot be added to a model on the meta device, which has no values to look at: load its weights "
+            "first"
+        )
     if config.is_encoder_decoder:
         raise _refuse(model, "it is an encoder-decoder, and windows are for encoders or decoders")
     for name in ("num_hidden_layers", "hidden_size", "vocab_size"):
