@@ -100,8 +100,8 @@ def checked_layers(model: PreTrainedModel) -> nn.ModuleList:
         raise _refuse(model, f"it was loaded with attn_implementation={implementation!r}; load it with {loading}")
     if any(parameter.is_meta for parameter in base.parameters()):
         raise ValueError(
-            "recurrence cannot be added to a model on the meta device, which has no values to look at: load its weights "
-            "first"
+            "recurrence cannot be added to a model on the meta device, which has no values to look at: load its "
+            "weights first"
         )
     if config.is_encoder_decoder:
         raise _refuse(model, "it is an encoder-decoder, and windows are for encoders or decoders")
