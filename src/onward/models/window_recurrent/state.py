@@ -62,6 +62,10 @@ class WindowState(CarriedState):
     def batch_size(self) -> int:
         return len(self.has_memory)
 
+    def prefix_of(self, row: int) -> int:
+        """How many tokens begin each window of a row."""
+        return self.prefix_fill[row] if self.prefix_fill else 0
+
     @property
     def nbytes(self) -> int:
         """How many bytes its tensors have: the memory, and the open window if there is one."""
