@@ -24,76 +24,7 @@ from .request import Request
 from .state import WindowState
 
 
-class _LanguageModel(WindowRecurrentModel):
-    """Language models: the loss is computed window by window, without the logits of the whole length in memory."""
-
-    def _predict(
-        self,
-        request: Request,
-        targets: Tensor | None,
-        num_items_in_batch: Tensor | int | None,
-        logits_to_keep: int | Tensor = 0,
-        lesson: Lesson | None = None,
-    ) -> RecurrentOutput:
-        """targets: [B, N], what each token is to predict."""
-        if lesson is not None:
-            lesson.check(request.input_ids, targets)
-        kept = kept_columns(logits_to_keep, request.input_ids.shape[1])
-        if targets is not None:
-            keeps_logits = isinstance(logits_to_keep, int) and logits_to_keep == 0
-            losses = self._losses(request, targets, num_items_in_batch, keeps_logits, lesson)
-            reading = self.reader.read(request, losses)
-            loss, logits = self._reaching_all_parameters(reading.kept["loss"]), reading.kept.get("logits")
-        else:
-            reading = self.reader.read(request, HiddenStates())
-            hidden = as_from_base(reading.kind, last_hidden_state=reading.kept["last_hidden_state"][:, kept])
-            loss, logits = None, head_on(self.backbone, hidden, input_ids=request.input_ids[:, kept]).logits
-        return RecurrentOutput(loss=loss, logits=logits, state=reading.state, hidden_states=reading.hidden_states)
-
-    def _losses(
-        self,
-        request: Request,
-        targets: Tensor,
-        num_items_in_batch: Tensor | int | None,
-        keeps_logits: bool,
-        lesson: Lesson | None,
-    ) -> Losses:
-        refuse_router_loss(self.backbone.config)
-        check_labels(targets, request.input_ids.shape, self.config.vocab_size)
-        columns = real_columns(request.attention_mask, request.input_ids.shape)
-        if request.attention_mask is not None:
-            targets = targets.masked_fill(request.attention_mask == 0, IGNORED)
-        return Losses(
-            self.backbone,
-            targets=pack(targets, columns)[0],
-            count=(targets != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch,
-            keeps_logits=keeps_logits and not (self.bottleneck_checkpointing and self.training),
-            lesson=None if lesson is None else lesson.packed(columns),
-        )
-
-
-@dataclass(frozen=True)
-class Losses(HiddenStates):
-    """What is kept of each run of a language model: its share of the loss."""
-
-    backbone: PreTrainedModel
-    targets: Tensor  # [B, N'], without padding
-    count: Tensor | int  # of the labels by which the loss is divided
-    keeps_logits: bool
-    lesson: Lesson | None
-
-    def of(self, output: Any, run: Windows) -> Output:
-        logits = head_on(self.backbone, output, input_ids=run.ids).logits
-        targets = run.of_new_tokens(self.targets, IGNORED).long()
-        total = nn.functional.cross_entropy(exact(logits).flatten(0, 1), targets.flatten(), reduction="sum")
-        if self.lesson is not None and self.lesson.share:
-            taught = self.lesson.divergence(logits, targets, output, run)
-            total = (1 - self.lesson.share) * total + self.lesson.share * taught
-        loss = share(total, self.count, None)
-        return {"loss": loss, "logits": logits} if self.keeps_logits else {"loss": loss}
-
-
-class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixin):
+class WindowRecurrentForCausalLM(WindowRecurrentModel, GeneratesOnward, GenerationMixin):
     """A decoder with its language modelling head: trains, generates and scores at any length."""
 
     auto_class = AutoModelForCausalLM
@@ -138,7 +69,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
             use_cache=use_cache,
             output_hidden_states=output_hidden_states,
         )
-        output = self._predict(request, targets, num_items_in_batch, logits_to_keep, lesson)
+        output = _predicted(self, request, targets, num_items_in_batch, logits_to_keep, lesson)
         return self.returned(output, return_dict)
 
     # -- generation
@@ -153,7 +84,7 @@ class WindowRecurrentForCausalLM(_LanguageModel, GeneratesOnward, GenerationMixi
         return GeneratesOnward.generate(cast(Any, self), *args, **kwargs)
 
 
-class WindowRecurrentForMaskedLM(_LanguageModel):
+class WindowRecurrentForMaskedLM(WindowRecurrentModel):
     """An encoder with its masked language modelling head."""
 
     auto_class = AutoModelForMaskedLM
@@ -185,4 +116,74 @@ class WindowRecurrentForMaskedLM(_LanguageModel):
             prefix_length=prefix_length,
             output_hidden_states=output_hidden_states,
         )
-        return self.returned(self._predict(request, labels, num_items_in_batch), return_dict)
+        return self.returned(_predicted(self, request, labels, num_items_in_batch), return_dict)
+
+
+# -- predictions and their loss, window by window: the logits of the whole length are never in memory for a loss
+
+
+def _predicted(
+    model: WindowRecurrentModel,
+    request: Request,
+    targets: Tensor | None,
+    num_items_in_batch: Tensor | int | None,
+    logits_to_keep: int | Tensor = 0,
+    lesson: Lesson | None = None,
+) -> RecurrentOutput:
+    """targets: [B, N], what each token is to predict."""
+    if lesson is not None:
+        lesson.check(request.input_ids, targets)
+    kept = kept_columns(logits_to_keep, request.input_ids.shape[1])
+    if targets is not None:
+        keeps_logits = isinstance(logits_to_keep, int) and logits_to_keep == 0
+        losses = _losses(model, request, targets, num_items_in_batch, keeps_logits, lesson)
+        reading = model.reader.read(request, losses)
+        loss, logits = model._reaching_all_parameters(reading.kept["loss"]), reading.kept.get("logits")
+    else:
+        reading = model.reader.read(request, HiddenStates())
+        hidden = as_from_base(reading.kind, last_hidden_state=reading.kept["last_hidden_state"][:, kept])
+        loss, logits = None, head_on(model.backbone, hidden, input_ids=request.input_ids[:, kept]).logits
+    return RecurrentOutput(loss=loss, logits=logits, state=reading.state, hidden_states=reading.hidden_states)
+
+
+def _losses(
+    model: WindowRecurrentModel,
+    request: Request,
+    targets: Tensor,
+    num_items_in_batch: Tensor | int | None,
+    keeps_logits: bool,
+    lesson: Lesson | None,
+) -> Losses:
+    refuse_router_loss(model.backbone.config)
+    check_labels(targets, request.input_ids.shape, model.config.vocab_size)
+    columns = real_columns(request.attention_mask, request.input_ids.shape)
+    if request.attention_mask is not None:
+        targets = targets.masked_fill(request.attention_mask == 0, IGNORED)
+    return Losses(
+        model.backbone,
+        targets=pack(targets, columns)[0],
+        count=(targets != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch,
+        keeps_logits=keeps_logits and not (model.bottleneck_checkpointing and model.training),
+        lesson=None if lesson is None else lesson.packed(columns),
+    )
+
+
+@dataclass(frozen=True)
+class Losses(HiddenStates):
+    """What is kept of each run of a language model: its share of the loss."""
+
+    backbone: PreTrainedModel
+    targets: Tensor  # [B, N'], without padding
+    count: Tensor | int  # of the labels by which the loss is divided
+    keeps_logits: bool
+    lesson: Lesson | None
+
+    def of(self, output: Any, run: Windows) -> Output:
+        logits = head_on(self.backbone, output, input_ids=run.ids).logits
+        targets = run.of_new_tokens(self.targets, IGNORED).long()
+        total = nn.functional.cross_entropy(exact(logits).flatten(0, 1), targets.flatten(), reduction="sum")
+        if self.lesson is not None and self.lesson.share:
+            taught = self.lesson.divergence(logits, targets, output, run)
+            total = (1 - self.lesson.share) * total + self.lesson.share * taught
+        loss = share(total, self.count, None)
+        return {"loss": loss, "logits": logits} if self.keeps_logits else {"loss": loss}

@@ -106,7 +106,7 @@ class Reader:
             reads = [[*row[number:stop], *[IDLE] * (stop - max(number, len(row)))] for row in plans]
             stays_open = any(number < len(row) <= stop and not row[-1].closes for row in plans)
             holds = use_cache and (stays_open or any(state.open.cached))
-            run, state = self._run(request, state, tape.cut(cursor, reads), wanted, holds)
+            run, state = self._run_windows(request, state, tape.cut(cursor, reads), wanted, holds)
             ran.append(run)
             cursor = [at + sum(read.new for read in row) for at, row in zip(cursor, reads, strict=True)]
             number = stop
@@ -157,25 +157,25 @@ class Reader:
 
     # -- one run of the backbone
 
-    def _run(
+    def _run_windows(
         self, request: Request, state: WindowState, windows: Windows, wanted: HiddenStates, holds: bool
     ) -> tuple[Ran, WindowState]:
         """`holds`: what windows that stay open need is kept in the state."""
         if self.checkpointing and torch.is_grad_enabled() and not holds:  # what is held cannot be made again
-            # torch looks for devices among tensors here, and repeats their random numbers.
+            # torch repeats the random numbers of the devices that it finds among these.
             tensors = (state.memory, windows.tokens)
-            ran, memory = checkpoint(self._ran_anew, tensors, request, state, windows, wanted, use_reentrant=False)
+            ran, memory = checkpoint(self._run_anew, tensors, request, state, windows, wanted, use_reentrant=False)
             return ran, state_after(state, windows, memory, self.overlap)
         step = self._step(state, windows, holds)
-        ran = self._ran(request, step, wanted)
+        ran = self._run_backbone(request, step, wanted)
         return ran, state_after(state, windows, step.memory(), self.overlap, step if holds else None)
 
-    def _ran_anew(
+    def _run_anew(
         self, tensors: Any, request: Request, state: WindowState, windows: Windows, wanted: HiddenStates
     ) -> tuple[Ran, Tensors]:
         """A run that leaves nothing but the memory; once more for its gradients."""
         step = self._step(state, windows, holds=False)
-        return self._ran(request, step, wanted), step.memory()
+        return self._run_backbone(request, step, wanted), step.memory()
 
     def _step(self, state: WindowState, windows: Windows, holds: bool) -> WindowStep:
         kind: type[WindowStep] = SlotStep if self.carrier.takes_slots else WindowStep
@@ -183,7 +183,7 @@ class Reader:
             kind = VectorStep
         return kind(self, self.carrier, state, windows, state.memory, holds)
 
-    def _ran(self, request: Request, step: WindowStep, wanted: HiddenStates) -> Ran:
+    def _run_backbone(self, request: Request, step: WindowStep, wanted: HiddenStates) -> Ran:
         """Runs the backbone; its attention asks the step what there is to attend to."""
         if self.checkpointing:
             give_memory_back(self.base.device)  # of the windows before, in both directions
