@@ -70,8 +70,12 @@ def models() -> dict[str, Any]:
 def save(model: Any, system: str, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     more = {"prefix_length": 2} if system == "window" else {}
     model(tokens(2, 11), **more).state.save(path)
+    return load_file(path), facts_of(path)
+
+
+def facts_of(path: Path) -> dict[str, Any]:
     with safe_open(path, "pt") as file:
-        return load_file(path), json.loads(file.metadata()["onward_state"])
+        return json.loads(file.metadata()["onward_state"])
 
 
 def rewrite(path: Path, held: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
@@ -145,6 +149,28 @@ def test_ids_outside_the_vocabulary_and_windows_too_full_are_refused(models: dic
     rewrite(path, without | wide, facts | {"fill": [9, 9], "cached": [0, 0]})
     with pytest.raises(ValueError, match="window holds 9 tokens, and this model's 6"):
         _read_on(model, WindowState.load(path))
+
+
+@torch.no_grad()
+def test_types_of_tokens_are_saved_beside_their_ids_and_older_files_hold_both_in_one_number(tmp_path: Path) -> None:
+    path, ids, later = tmp_path / "state", tokens(2, 11), tokens(2, 5, seed=1)
+    model = recurrent("bert", "masked-lm", window=6, overlap=1)
+    state = model(ids, token_type_ids=ids % 2, prefix_length=2).state
+    state.save(path)
+    held, facts = load_file(path), facts_of(path)
+    assert facts["version"] == 2 and torch.equal(held["prefix_types"], ids[:, :2] % 2)
+    older = {name: tensor for name, tensor in held.items() if not name.endswith("types")}
+    for name, types in (("prefix", "prefix_types"), ("open.ids", "open.types")):
+        older[name] = held[name] + (held[types] << 40)
+    rewrite(tmp_path / "older", older, {name: value for name, value in facts.items() if name != "version"})
+    expected = model(later, token_type_ids=later % 2, state=state).logits
+    for file in ("state", "older"):
+        loaded = WindowState.load(tmp_path / file)
+        assert torch.equal(loaded.open.ids, state.open.ids) and torch.equal(loaded.prefix, state.prefix)
+        assert torch.equal(model(later, token_type_ids=later % 2, state=loaded).logits, expected)
+    rewrite(tmp_path / "newer", held, facts | {"version": 3})
+    with pytest.raises(ValueError, match="newer was written by a later version of onward"):
+        WindowState.load(tmp_path / "newer")
 
 
 @pytest.mark.parametrize("system", STATES)

@@ -80,6 +80,10 @@ class StateFile:
 
     # -- facts
 
+    @property
+    def version(self) -> int:
+        return self.number("version") if "version" in self._facts else 1
+
     def text(self, name: str) -> str:
         return self._fact(name, str)
 

@@ -287,6 +287,21 @@ def test_dropout_and_checkpointing_go_together(variant):
     assert not torch.equal(model(ids, labels=ids).loss, losses[0][0])
 
 
+@pytest.mark.parametrize("variant", ["pooled", "matched"])
+def test_checkpointing_goes_on_inside_a_window_that_was_left_open(variant):
+    model, ids = recurrent_variant("gpt2", variant).eval(), tokens(2, 20)
+    with torch.no_grad():
+        state = model(ids[:, :3]).state
+    assert state.open.cache is not None
+    model.train()
+    found = []
+    for checkpointing in (False, True):
+        model.bottleneck_checkpointing = checkpointing
+        torch.manual_seed(0)
+        found.append(gradients(model(ids[:, 3:], labels=ids[:, 3:], state=state).loss, model))
+    assert_same_gradients(*found, model)
+
+
 def test_a_backbone_that_checkpoints_its_layers_keeps_only_the_state_instead():
     inner = without_dropout(backbone("llama"))
     inner.gradient_checkpointing_enable()

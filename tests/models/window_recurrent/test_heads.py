@@ -7,6 +7,9 @@ import torch
 from tiny_models import ENCODERS, PAD, assert_same, padded, recurrent_variant, shared, tokens, unpadded
 from torch import nn
 
+from onward.models.window_recurrent.reading import HiddenStates
+from onward.models.window_recurrent.request import Request
+
 WINDOW = 6
 QA = "question-answering"
 SEQUENCE = "sequence-classification"
@@ -15,7 +18,7 @@ TOKEN = "token-classification"
 
 def hidden(model, ids, **options):
     with torch.no_grad():
-        return model._read(ids, **options)[0]["last_hidden_state"]
+        return model.reader.read(Request(ids, **options), HiddenStates()).kept["last_hidden_state"]
 
 
 # -- question answering

@@ -4,6 +4,7 @@ values as attention receives them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from ...ops.windows import Read
+from .planning import Windows, taken
 from .state import Held
-from .step import Windows
 
 
 class _Layer(DynamicLayer):
@@ -55,3 +57,19 @@ def held_by(cache: Any, queries: dict[int, Tensor]) -> Held:
         asked = (queries[number],) if number in queries else ()
         held.append((layer.keys, layer.values, *asked))
     return tuple(held)
+
+
+def aligned(held: Held, had: Sequence[int], last: Sequence[Read], width: int, cached: Sequence[int]) -> Held | None:
+    """What is held after a run of `width` columns, with each row's slots moved to the right end and the rest dropped.
+    Per row: `had` slots before the run, its `last` window, and `cached` slots that stay."""
+    longest = max(cached)
+    if longest == 0:
+        return None
+    before = held[0][0].shape[2] - width
+    index = []
+    for row, (read, count) in enumerate(zip(last, cached, strict=True)):
+        old = read.cached if read.width else had[row]
+        slots = [*range(before - old, before), *range(before, before + read.width)][-count:] if count else []
+        index.append([0] * (longest - len(slots)) + slots)
+    slots_at = torch.tensor(index, device=held[0][0].device)
+    return tuple(tuple(taken(x.transpose(1, 2), slots_at).transpose(1, 2) for x in layer) for layer in held)

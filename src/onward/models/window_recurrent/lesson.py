@@ -16,8 +16,7 @@ from ...ops.divergence import divergence
 from ...ops.language_loss import IGNORED
 from ...utils.fields import FieldError
 from .heads import as_from_base, head_on
-from .reading import pack
-from .step import Windows
+from .planning import Windows, pack
 
 
 @dataclass(frozen=True)

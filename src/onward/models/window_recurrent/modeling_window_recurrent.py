@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -22,17 +19,19 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from transformers.modeling_outputs import ModelOutput
 
 from ...utils.fields import FieldError
-from ..checking import checked_ids, refuse_ids_outside
+from ..checking import checked_ids
 from ..fingerprints import origin_of
 from ..losses import ANSWERS, CLASSES, DOCUMENTS
+from .assembling import Output
 from .carriers import Carrier, SlotCarrier, make_carrier
 from .configuration_window_recurrent import WindowRecurrenceConfig
+from .disabling import CanBeDisabled, unless_disabled
 from .heads import as_from_base, head_on
-from .reading import Output, Reader
-from .saving import SavesWhatWasAdded
-from .seam import install, signature_of, taking
+from .planning import Windows
+from .reading import HiddenStates, Reader, Reading
+from .request import Request
+from .seam import install
 from .state import WindowState
-from .step import Windows
 from .turning import turnings_of
 from .vector_step import hook_sites
 
@@ -60,30 +59,15 @@ class Embeddings(ModelOutput):
     state: WindowState | None = None
 
 
-def collected_layers(read: Output) -> Any:
-    """The hidden states of all layers, if requested."""
-    return tuple(read[name] for name in read if name.startswith("hidden.")) or None
+class FirstTokens(HiddenStates):
+    """What is kept of each run of an encoder that classifies documents: the first vectors of its windows, too."""
+
+    def of(self, output: Any, run: Windows) -> Output:
+        first, read = output.last_hidden_state[:, 0], run.keep.any(1)
+        return {**super().of(output, run), "window_first": first, "window_read": read}
 
 
-# The models whose recurrence this thread, or task, has switched off.
-_without_recurrence: ContextVar[frozenset[int]] = ContextVar("without_recurrence", default=frozenset())
-
-
-def unless_disabled(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A model's forward, or a call of its backbone alone while recurrence is disabled."""
-
-    @functools.wraps(forward)  # Trainer inspects the signature
-    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self._disabled:
-            return forward(self, *args, **kwargs)
-        call = signature_of(forward).bind(self, *args, **kwargs).arguments
-        call.pop("self")
-        return self._backbone_alone(**call.pop("kwargs", {}), **call)
-
-    return either
-
-
-class WindowRecurrentModel(SavesWhatWasAdded):
+class WindowRecurrentModel(CanBeDisabled):
     """A bare encoder or decoder that processes any length window by window."""
 
     config_class = WindowRecurrenceConfig
@@ -135,21 +119,6 @@ class WindowRecurrentModel(SavesWhatWasAdded):
 
     # -- recurrence
 
-    @contextmanager
-    def recurrence_disabled(self) -> Iterator[None]:
-        """Calls go straight to the backbone, bit for bit, in this thread only."""
-        before = _without_recurrence.get()
-        _without_recurrence.set(before | {id(self)})
-        try:
-            with taking(None):  # in the middle of a call, too
-                yield
-        finally:
-            _without_recurrence.set(before)
-
-    @property
-    def _disabled(self) -> bool:
-        return id(self) in _without_recurrence.get()
-
     def set_slots(self, slots: int | None) -> None:
         """Changes how many keys and values each head has beside its window; None for the carrier's own number. What was
         learned serves any number, except a constant's, of whose slots the last are used. States that were made
@@ -168,16 +137,13 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         return Reader(
             base,
             carrier,
-            window=config.window,
-            overlap=config.overlap,
-            pooled=config.window if config.pooled_positions == "all" else config.window - config.overlap,
-            causal=bool(config.causal),
-            truncate_after=config.truncate_after,
-            at_once=config.tokens_at_once,
+            config,
             name=self.state_name,
             origin=origin_of(self, base, carrier),
             turnings=turnings_of(base) if carrier.takes_slots else (),
-            shapes=config.slot_shapes or (),
+            training=self.training,
+            checkpointing=self.bottleneck_checkpointing and self.training,
+            hidden_states=config.output_hidden_states or self.backbone.config.output_hidden_states,
         )
 
     @property
@@ -203,84 +169,13 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             raise ValueError("input_ids is missing")
         return checked_ids(input_ids, self.config.vocab_size)
 
-    def _prefix(self, prefix_length: int | Sequence[int] | Tensor | None, batch: int) -> list[int] | None:
-        if prefix_length is None:
-            return None
-        if isinstance(prefix_length, int):
-            return [prefix_length] * batch
-        lengths = prefix_length.tolist() if isinstance(prefix_length, Tensor) else list(prefix_length)
-        if len(lengths) != batch:
-            raise ValueError(f"prefix_length has {len(lengths)} entries for {batch} rows")
-        return lengths
-
-    def _read(
-        self,
-        input_ids: Tensor,
-        *,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        state: WindowState | None = None,
-        starts_document: Tensor | Sequence[bool] | None = None,
-        prefix_length: int | Sequence[int] | Tensor | None = None,
-        use_cache: bool | None = None,
-        output_hidden_states: bool | None = False,
-        finish: Any = None,
-        revise: int = 0,
-    ) -> tuple[Output, WindowState, type[ModelOutput]]:
-        """Hidden states of every token, or what `finish(output of the base, windows)` returns for each run; the state;
-        and the base's kind of output, which its head expects."""
-        base = self.backbone.base_model
-        if output_hidden_states is None:  # it may be set in either configuration
-            output_hidden_states = self.config.output_hidden_states or self.backbone.config.output_hidden_states
-        tokens = input_ids
-        if token_type_ids is not None:
-            if token_type_ids.shape != input_ids.shape:
-                given, wanted = tuple(token_type_ids.shape), tuple(input_ids.shape)
-                raise ValueError(f"token_type_ids have the shape {given}, the input {wanted}: they must agree")
-            types = getattr(self.config.backbone.get_text_config(), "type_vocab_size", None) or self.config.vocab_size
-            refuse_ids_outside(token_type_ids, types, "token_type_ids", "the backbone {} types")
-            tokens = torch.stack([input_ids, token_type_ids.long()], -1)
-
-        kind: list[type[ModelOutput]] = []
-
-        def run(options: dict[str, Any], current: Windows) -> Output:
-            if token_type_ids is not None:
-                options = {**options, "token_type_ids": current.types}
-            if not self.config.causal:
-                # An encoder keeps no cache, and some do not accept the argument.
-                options = {name: value for name, value in options.items() if name != "use_cache"}
-            output = base(input_ids=current.ids, output_hidden_states=output_hidden_states, return_dict=True, **options)
-            kind.append(type(output))
-            last = output.last_hidden_state
-            result = {"last_hidden_state": last} if finish is None else finish(output, current)
-            for i, hidden in enumerate(output.hidden_states or ()):
-                result[f"hidden.{i}"] = hidden
-            if self._pools_first_tokens:
-                result["window_first"] = last[:, 0]
-                result["window_read"] = current.keep.any(1)
-            return result
-
-        if use_cache is None:
-            use_cache = not (self.training or torch.is_grad_enabled())
-        read, state = self.reader.read(
-            tokens,
-            run,
-            attention_mask=attention_mask,
-            state=state,
-            starts_document=starts_document,
-            prefix=self._prefix(prefix_length, len(input_ids)),
-            use_cache=use_cache and bool(self.config.causal),
-            checkpointing=self.bottleneck_checkpointing and self.training,
-            revise=revise,
-        )
-        return read, state, kind[0]
-
     @property
-    def _pools_first_tokens(self) -> bool:
-        return False
+    def _wanted(self) -> HiddenStates:
+        return HiddenStates()
 
-    def _base_output(self, read: Output, state: WindowState) -> tuple[BaseOutput, WindowState]:
-        """The output of the whole length, of the backbone's own kind."""
+    def _base_output(self, reading: Reading) -> tuple[BaseOutput, WindowState]:
+        """The output of the whole length, and the state."""
+        read, state = reading.kept, reading.state
         hidden = read["last_hidden_state"]
         summary: Any = hidden
         if "window_first" in read:
@@ -296,7 +191,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         output = BaseOutput(
             last_hidden_state=summary,
             pooler_output=pooler(summary) if pooler is not None else None,
-            hidden_states=collected_layers(read),
+            hidden_states=reading.hidden_states,
         )
         return output, state
 
@@ -325,7 +220,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         its separator. Labels are those of the head.
         """
         input_ids = self._checked_ids(input_ids, kwargs)
-        read, state, kind = self._read(
+        request = Request(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -335,12 +230,13 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             use_cache=use_cache,
             output_hidden_states=output_hidden_states,
         )
-        whole, state = self._base_output(read, state)
+        reading = self.reader.read(request, self._wanted)
+        whole, state = self._base_output(reading)
         if self.backbone is self.backbone.base_model:
             output = RecurrentOutput(**whole, state=state)
         else:
             given = {} if attention_mask is None else {"attention_mask": attention_mask}
-            output = self._apply_head(as_from_base(kind, **whole), input_ids, given)
+            output = self._apply_head(as_from_base(reading.kind, **whole), input_ids, given)
             output.state = state
             output.hidden_states = whole.hidden_states
         targets = {"labels": labels, "start_positions": start_positions, "end_positions": end_positions}
@@ -364,30 +260,6 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         names = ("logits", "start_logits", "end_logits")
         return RecurrentOutput(**{name: getattr(head, name, None) for name in names})
 
-    def _backbone_alone(
-        self,
-        *,
-        state: WindowState | None = None,
-        starts_document: Any = None,
-        prefix_length: Any = None,
-        num_items_in_batch: Any = None,
-        lesson: Any = None,
-        return_dict: bool | None = None,
-        **given: Any,
-    ) -> Any:
-        """A call of the backbone itself, while recurrence is disabled."""
-        for name, value in (("state", state), ("lesson", lesson)):
-            if value is not None:
-                raise ValueError(f"a {name} means nothing while recurrence is disabled")
-        given = {name: value for name, value in given.items() if value is not None}
-        if num_items_in_batch is None or self.head_loss is None:
-            if num_items_in_batch is not None and given.keys() & {"labels", "shift_labels"}:
-                given["num_items_in_batch"] = num_items_in_batch
-            return self.backbone(**given, **({} if return_dict is None else {"return_dict": return_dict}))
-        labels = {name: given.pop(name, None) for name in self.head_loss.labels}
-        output = self.backbone(**given, return_dict=True)
-        return self.returned(self.with_loss(output, num_items_in_batch, **labels), return_dict)
-
     def embed(
         self,
         input_ids: Tensor,
@@ -407,11 +279,16 @@ class WindowRecurrentModel(SavesWhatWasAdded):
         if pooling not in ("mean", "first", "last"):
             raise FieldError("pooling", pooling, "choose mean, first or last")
         input_ids = self._checked_ids(input_ids, {})
-        revise = 0 if self.config.causal else self.config.overlap // 2
-        read, state, _ = self._read(
-            input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, state=state, revise=revise
+        request = Request(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            state=state,
+            output_hidden_states=False,
+            revise=0 if self.config.causal else self.config.overlap // 2,
         )
-        tokens = read["last_hidden_state"]
+        reading = self.reader.read(request, HiddenStates())
+        tokens = reading.kept["last_hidden_state"]
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
         if pooling == "mean":
             weight = mask.to(tokens.dtype)
@@ -422,7 +299,7 @@ class WindowRecurrentModel(SavesWhatWasAdded):
             documents = tokens[torch.arange(len(tokens), device=at.device), at]
         if normalize:
             documents = nn.functional.normalize(documents, dim=-1)
-        return Embeddings(tokens=tokens, documents=documents, state=state)
+        return Embeddings(tokens=tokens, documents=documents, state=reading.state)
 
 
 class WindowRecurrentForTokenClassification(WindowRecurrentModel):
@@ -453,11 +330,11 @@ class WindowRecurrentForSequenceClassification(WindowRecurrentModel):
     head_loss = DOCUMENTS
 
     @property
-    def _pools_first_tokens(self) -> bool:
-        return not self.config.causal
+    def _wanted(self) -> HiddenStates:
+        return HiddenStates() if self.config.causal else FirstTokens()
 
     def _default_prefix(self, prefix_length: Any) -> Any:
-        return 1 if prefix_length is None and self._pools_first_tokens else prefix_length
+        return 1 if prefix_length is None and not self.config.causal else prefix_length
 
     def _apply_head(self, whole: ModelOutput, ids: Tensor, given: dict[str, Any]) -> RecurrentOutput:
         mask, padding = given.get("attention_mask"), self.backbone.config.get_text_config().pad_token_id

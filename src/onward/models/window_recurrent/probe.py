@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...ops import windows
-from .cache import cache_of, held_by
+from .cache import held_by
 from .configuration_window_recurrent import WindowRecurrenceConfig
 from .heads import as_from_base, head_on
+from .planning import Windows
 from .seam import (
     PREFIX,
     SUPPORTED,
@@ -36,9 +37,10 @@ from .seam import (
     layer_numbers,
     remove,
     takes_positions,
+    taking,
 )
 from .state import Held, OpenWindow
-from .step import Front, Windows, WindowStep
+from .step import Front, WindowStep
 from .turning import CannotTurn, turnings_of
 from .vector_step import ELSEWHERE, VectorStep, hook_sites
 
@@ -271,9 +273,8 @@ class _Probing:
             front = Vectors({}, [])
         step = self._step(ids, front, held)
         if held is not None:
-            given |= {"use_cache": True, "past_key_values": cache_of(held, step.run)}
-            step.cache = given["past_key_values"]
-        with step.taken():
+            given |= {"use_cache": True, "past_key_values": step.cache}
+        with taking(step):
             output = self.base(input_ids=ids, return_dict=True, **given)
         return output.last_hidden_state, step
 

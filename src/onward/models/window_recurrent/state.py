@@ -62,6 +62,10 @@ class WindowState(CarriedState):
     def batch_size(self) -> int:
         return len(self.has_memory)
 
+    def prefix_of(self, row: int) -> int:
+        """How many tokens begin each window of a row."""
+        return self.prefix_fill[row] if self.prefix_fill else 0
+
     @property
     def nbytes(self) -> int:
         """How many bytes its tensors have: the memory, and the open window if there is one."""
@@ -135,16 +139,19 @@ class WindowState(CarriedState):
         opened = self.open
         nest = {
             "memory": self.memory,
-            "prefix": _packed(self.prefix),
+            "prefix": _ids(self.prefix),
+            "prefix_types": _types(self.prefix),
             "pooled": self.pooled,
             "open": {
-                "ids": _packed(opened.ids),
+                "ids": _ids(opened.ids),
+                "types": _types(opened.ids),
                 "cache": tuple(dict(zip(_HELD, layer, strict=False)) for layer in opened.cache or ()),
                 "summary": opened.summary,
                 "inserted": {layer: {"key": k, "value": v} for layer, (k, v) in (opened.inserted or {}).items()},
             },
         }
         facts = {
+            "version": _VERSION,
             "model": self.model,
             "has_memory": self.has_memory,
             "prefix_fill": self.prefix_fill,
@@ -157,6 +164,8 @@ class WindowState(CarriedState):
     def load(cls, path: str | Path) -> WindowState:
         """Loads what `save` wrote."""
         file = StateFile(path, "window")
+        if file.version > _VERSION:
+            raise ValueError(f"{path} was written by a later version of onward, which can load it")
         has_memory = file.marks("has_memory")
         rows = len(has_memory)
         fill, cached = file.numbers("fill", rows), file.numbers("cached", rows)
@@ -165,7 +174,7 @@ class WindowState(CarriedState):
             raise file.damaged(f"prefix_fill has {len(prefix_fill)} values for {rows} rows")
         if any(slots not in (0, held) for slots, held in zip(cached, fill, strict=True)):
             raise file.damaged(f"cached={cached} holds other tokens than fill={fill}")
-        prefix = file.take("prefix", (rows, None), of_ids=True) if prefix_fill else None
+        prefix = _tokens(file, "prefix", "prefix_types", (rows, None)) if prefix_fill else None
         if prefix is not None and prefix.shape[1] < max(prefix_fill, default=0):
             raise file.damaged(f"prefix_fill={prefix_fill} is more than the {prefix.shape[1]} tokens of prefix")
         slots = max(cached, default=0)
@@ -180,12 +189,12 @@ class WindowState(CarriedState):
             model=file.text("model"),
             memory=file.numbered("memory.", rows),
             has_memory=has_memory,
-            prefix=None if prefix is None else _unpacked(prefix),
+            prefix=prefix,
             pooled=file.take("pooled", (rows, None)) if file.has("pooled") else None,
             prefix_fill=prefix_fill,
             weights=file.weights(),
             open=OpenWindow(
-                ids=_unpacked(file.take("open.ids", (rows, max(fill, default=0)), of_ids=True)),
+                ids=_tokens(file, "open.ids", "open.types", (rows, max(fill, default=0))),
                 fill=fill,
                 cached=cached,
                 cache=tuple(cache) or None,
@@ -199,16 +208,24 @@ class WindowState(CarriedState):
 
 _HELD = ("key", "value", "query")
 
-# Files hold one number per token: the id, with the token's type above bit 40.
+_VERSION = 2  # of files; 1 is that of files that do not tell
 
 
-def _packed(ids: Tensor | None) -> Tensor | None:
-    return ids if ids is None or ids.dim() == 2 else ids[..., 0] + (ids[..., 1] << 40)
+def _ids(tokens: Tensor | None) -> Tensor | None:
+    return tokens if tokens is None or tokens.dim() == 2 else tokens[..., 0]
 
 
-def _unpacked(ids: Tensor) -> Tensor:
-    types = ids >> 40
-    return torch.stack([ids & (1 << 40) - 1, types], -1) if bool(types.any()) else ids
+def _types(tokens: Tensor | None) -> Tensor | None:
+    return None if tokens is None or tokens.dim() == 2 else tokens[..., 1]
+
+
+def _tokens(file: StateFile, name: str, name_of_types: str, shape: tuple[int | None, ...]) -> Tensor:
+    """Ids [B, C], or [B, C, 2] with each token's type behind its id."""
+    ids = file.take(name, shape, of_ids=True)
+    if file.version == 1:  # which has a token's type above bit 40 of its id
+        ids, types = ids & (1 << 40) - 1, ids >> 40
+        return torch.stack([ids, types], -1) if bool(types.any()) else ids
+    return torch.stack([ids, file.take(name_of_types, ids.shape, of_ids=True)], -1) if file.has(name_of_types) else ids
 
 
 # -- whether a model can continue from a state

@@ -1,81 +1,22 @@
-"""Windows in one run of the backbone: what their tokens attend to, and what they leave.
+"""One run of the backbone: what the tokens of its windows attend to, and what the windows leave.
 
-A run holds one window of every row, or several: they lie one after another in its batch, so that its large products
-run over all of them at once.
-
-Shapes: B rows, R windows of each, M = B R, w columns of a window, C columns that are in the cache, H key-value heads,
-V keys and values in front of a window.
+Shapes: B rows, R windows of each, M = B R, w columns of a window, t queries, n keys, H key-value heads, V keys and
+values in front of a window.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...ops import windows
+from .cache import cache_of
 from .carriers import Carrier, Tensors
-from .seam import Call, added, taking
+from .planning import Windows
+from .seam import Call, added
 from .state import WindowState
-
-
-@dataclass(frozen=True)
-class Windows:
-    """The windows of one run: `reads[row][number]` says which tokens a window holds."""
-
-    reads: list[list[windows.Read]]
-    tokens: Tensor  # [M, w], or [M, w, 2] with each token's type behind its id
-    index: Tensor  # [M or 1, w]: place in the window
-    keep: Tensor  # [M, w] bool: real tokens
-    first: list[int]  # per row: which of its new tokens the run's first new one is, from 0
-    ragged: bool  # windows differ, so that the backbone needs a mask and positions
-
-    @property
-    def rows(self) -> int:
-        return len(self.reads)
-
-    @property
-    def rounds(self) -> int:
-        return len(self.reads[0])
-
-    @property
-    def ids(self) -> Tensor:
-        """[M, w]"""
-        return self.tokens if self.tokens.dim() == 2 else self.tokens[..., 0]
-
-    @property
-    def types(self) -> Tensor:
-        """[M, w], of tokens that have types."""
-        return self.tokens[..., 1]
-
-    @cached_property
-    def closes(self) -> list[list[bool]]:
-        """By number and row: whether the window ends here."""
-        return [[row[number].closes for row in self.reads] for number in range(self.rounds)]
-
-    @cached_property
-    def last(self) -> list[int]:
-        """Per row: the number of its last window that holds tokens."""
-        return [max((n for n, read in enumerate(row) if read.width), default=0) for row in self.reads]
-
-    def of_last(self, x: Tensor) -> Tensor:
-        """Each row's last window: [M, ..] -> [B, ..]"""
-        apart = x.unflatten(0, (self.rows, self.rounds))
-        if self.rounds == 1:
-            return apart[:, 0]
-        return apart[torch.arange(self.rows, device=x.device), torch.tensor(self.last, device=x.device)]
-
-    def of_new_tokens(self, values: Tensor, fill: int) -> Tensor:
-        """Values of the packed new tokens [B, N', ..] at these tokens' places in the run [M, w, ..], else `fill`."""
-        result = values.new_full((self.rows, self.rounds, self.tokens.shape[1], *values.shape[2:]), fill)
-        for row, (reads, at) in enumerate(zip(self.reads, self.first, strict=True)):
-            for number, read in enumerate(reads):
-                result[row, number, read.again : read.width] = values[row, at : at + read.new]
-                at += read.new
-        return result.flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -97,13 +38,11 @@ class WindowStep:
     def __init__(self, reader: Any, carrier: Carrier, state: WindowState, run: Windows, memory: Tensors, holds: bool):
         self.base, self.reader, self.carrier, self.state, self.run = reader.base, reader, carrier, state, run
         self.before, self.holds = memory, holds
+        held = state.open.cache
+        self.cache = cache_of(held, run) if holds or held is not None else None  # of the backbone
         self.queries: dict[int, Tensor] = {}  # by layer: those of each row's last window, if the carrier needs them
         self.inserted: dict[int, tuple[Tensor, Tensor]] = {}  # by layer: what stands in front of it
         self._masks: dict[Any, tuple[Any, ...]] = {}
-
-    def taken(self) -> Any:
-        """A context in which the attention of the backbone is this step's."""
-        return taking(self)
 
     # -- attention
 
