@@ -10,7 +10,7 @@ training draws another number of slots at each step, so that one training of a c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -35,9 +35,9 @@ class MemorySizes:
     carrier, or a carrier and its score: "selected-received". `recent`, kept tokens, is what all others are compared
     with.
 
-    Of each text `validation_stretches` and `test_stretches` are read, of `length` tokens from the first `reach` of a
-    document; tokens from `scored_from` on are scored. Memories are also swapped between documents at the sizes
-    `swapped_at`. The full context is a window of `length` tokens.
+    Of each text `validation_stretches` and `test_stretches` are read, or as many test stretches as `more_stretches`
+    says, of `length` tokens from the first `reach` of a document; tokens from `scored_from` on are scored. Memories are
+    also swapped between documents at the sizes `swapped_at`. The full context is a window of `length` tokens.
 
     The memories `trained`, plain windows and the full context are trained on `trained_on`, in `trained_windows`, with
     LoRA adapters of `lora_rank`, on `tokens` in steps of `rows` segments of `length` tokens. `goals`: how much better
@@ -57,7 +57,8 @@ class MemorySizes:
     length: int = by_scale(64, 1024)
     scored_from: int = by_scale(24, 384)
     validation_stretches: int = by_scale(2, 4, 32)
-    test_stretches: int = by_scale(3, 8, 64)
+    test_stretches: int = by_scale(3, 6, 64)
+    more_stretches: Mapping[str, int] = by_scale({}, {"books": 12}, {})
     reach: int = by_scale(400, 60_000)
     trained: tuple[str, ...] = (KEPT, "matched", CONSTANT)
     trained_on: tuple[str, ...] = ("books",)
@@ -75,6 +76,9 @@ class MemorySizes:
     train_bytes: int | None = by_scale(20_000, 5_000_000, None)
     goals: tuple[Sequence[float], ...] = by_scale(((8, 0.0),), ((128, 0.07), (32, 0.10)))
     share_goal: float = 85.0
+
+    def test_stretches_of(self, text: str) -> int:
+        return self.more_stretches.get(text, self.test_stretches)
 
 
 SCALES = scales_of(MemorySizes)
@@ -147,7 +151,8 @@ def _check(setting: StudySetting) -> None:
 def _reading(setting: StudySetting, reading: Reading, seed: int | None) -> Run:
     sizes: MemorySizes = setting.sizes
     swaps = reading.slots in sizes.swapped_at
-    alike = ("length", "scored_from", "reach", "validation_stretches", "test_stretches")
+    alike = ("length", "scored_from", "reach", "validation_stretches")
+    tests = sizes.test_stretches_of(reading.text)
     settings = {
         "text": setting.corpora[reading.text],
         "decoder": asdict(sizes.decoder),
@@ -155,12 +160,13 @@ def _reading(setting: StudySetting, reading: Reading, seed: int | None) -> Run:
         "memory": fields_of(reading.memory),
         "slots": reading.slots,
         "swapped": swaps,
+        "test_stretches": tests,
         **{name: getattr(sizes, name) for name in alike},
     }
     needs: tuple[str, ...] = (BACKBONE,) if sizes.decoder.name is None else ()
     if seed is not None:
         settings["seed"], needs = seed, (reading.training(seed),)
-    tokens = sizes.length * (sizes.validation_stretches + (1 + swaps) * sizes.test_stretches)
+    tokens = sizes.length * (sizes.validation_stretches + (1 + swaps) * tests)
     do = partial(read, sizes, reading, seed, swaps)
     return Run(reading.run(seed), settings, do, needs, tokens, by="first", outcome_only=True)
 

@@ -118,9 +118,9 @@ OURS = "a goal of ours"
 def claims_of(sizes: MemorySizes, found: Measured) -> list[Claim]:
     """About the memories chosen on validation, as they are on the test texts."""
     claims = []
-    text, window = sizes.texts[0], sizes.windows[0]
-    where = f"{text}, windows of {window}"
     if (memory := chosen(sizes, found)) is not None:
+        text, window = sizes.texts[0], sizes.windows[0]
+        where = f"{text}, windows of {window}"
         for slots, goal in sizes.goals:
             gain = found.gain(Reading(text, window, memory, int(slots)))
             claim = f"Untrained, {int(slots)} slots are at least {goal:.2f} nats better than kept tokens ({where})"
@@ -164,8 +164,8 @@ def _claim(claim: str, values: Mapping[int, float], goal: float, seen: str) -> l
 def notes(sizes: MemorySizes) -> list[str]:
     return [
         f"Texts are read in stretches of {sizes.length} tokens, {sizes.validation_stretches} of the validation "
-        f"documents and {sizes.test_stretches} of the test documents of each text, as many from each document. Only "
-        f"tokens from {sizes.scored_from} on are scored: before them there is little to remember, and every memory "
+        f"documents of each text, and of the test documents {_all_told(sizes)}; as many from each document. Only "
+        f"tokens from {sizes.scored_from} on are scored: before them there is little to remember, and all memories "
         "would look alike. Losses are in nats per token.",
         "± is half a 95 % interval (Student) of paired differences: over test documents if nothing is trained, over "
         "seeds if something is. Stretches of one document count as one value.",
@@ -188,6 +188,11 @@ def notes(sizes: MemorySizes) -> list[str]:
         f"draws a number of slots from {sizes.random_slots[0]} to {sizes.random_slots[-1]}, so that a memory is "
         "trained once for all sizes. A constant learns the most slots, and uses the last where there are fewer.",
     ]
+
+
+def _all_told(sizes: MemorySizes) -> str:
+    texts = dict.fromkeys((*sizes.texts, *sizes.trained_on))
+    return ", ".join(f"{sizes.test_stretches_of(text)} ({text})" for text in texts)
 
 
 # --- figures
@@ -242,3 +247,6 @@ def _draw(panel: Any, found: Measured, rows: Sequence[Reading]) -> None:
             label = "recent (kept tokens)" if name == KEPT else name
             at, heights = [size / 1000 for size, _ in points], [loss for _, loss in points]
             panel.plot(at, heights, label=label, linewidth=1, markersize=4, **look)
+            if number == 0:
+                panel.set_xticks(at, [f"{size:,.0f}" for size in at])
+                panel.minorticks_off()

@@ -73,7 +73,7 @@ def _stretches(
     sizes: MemorySizes, text: str, split: str, tokenizer: PreTrainedTokenizerBase, work: Work
 ) -> list[TokenizedDocument]:
     """Cut once for all runs of a process."""
-    count = {"validation": sizes.validation_stretches, "test": sizes.test_stretches}[split]
+    count = sizes.validation_stretches if split == "validation" else sizes.test_stretches_of(text)
 
     def cut() -> list[TokenizedDocument]:
         return stretches_of(getattr(work.corpus(text), split), tokenizer, count, sizes.length, sizes.reach)
@@ -101,7 +101,6 @@ def read(sizes: MemorySizes, reading: Reading, seed: int | None, swaps: bool, wo
         "counted_flops": counted_flops_per_token(model),
         "tokens_per_second": found["test"]["true"]["tokens_per_second"],
         "parameters_added": parameter_count(model.carrier),
-        "stretches": sizes.validation_stretches + sizes.test_stretches,
         **({} if seed is None else {"seed": seed}),
         "said": f"test {found['test']['true']['loss']:.4f} nats/token",
     }
