@@ -1,4 +1,4 @@
-"""What the study `memory` comes to: tables, a choice on validation texts, claims, and the loss over bytes of state."""
+"""What the study `memory` comes to: tables, a choice on validation texts, claims and figures."""
 
 from __future__ import annotations
 
