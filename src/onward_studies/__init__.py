@@ -27,6 +27,10 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "that is content",
         "pretrained": "ours: the same on a frozen SmolLM2-135M; only carriers are trained",
     },
+    "window_recurrent.memory": {
+        "memory": "ours: every carrier at many sizes, untrained and trained: loss over bytes of state, beside kept "
+        "tokens and full context",
+    },
     "window_recurrent.topics": {
         "topics": "Adding Recurrence, section 5.3: how closely continuations keep to the topic of their contexts",
         "continuations": "Adding Recurrence, Tables 4 and 5: contexts and the continuations of both models",

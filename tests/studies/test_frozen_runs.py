@@ -60,8 +60,11 @@ def test_committed_results_are_known_and_nothing_is_run(
     assert set(there["outcomes"]) == set(saved["outcomes"])
 
 
-def test_all_studies_have_committed_results() -> None:
-    assert sorted(STUDIES) == COMMITTED
+NOT_RUN_YET = {"memory"}
+
+
+def test_all_other_studies_have_committed_results() -> None:
+    assert set(STUDIES) - set(COMMITTED) == NOT_RUN_YET
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_masked_models_have_berts_parameters() -> None:
     assert found[0].tokens == 1_000_000 * 256 * 512
 
 
-@pytest.mark.parametrize("name", ["window-size", "pareto", "carriers", "pretrained", "ablations"])
+@pytest.mark.parametrize("name", ["window-size", "pareto", "carriers", "pretrained", "memory", "ablations"])
 def test_others_can_be_planned(name: str) -> None:
     assert plans(name)
 
