@@ -264,9 +264,6 @@ class Reader:
     def causal(self) -> bool:
         return bool(self.config.causal)
 
-    def prefix_of(self, state: WindowState, row: int) -> int:
-        return state.prefix_of(row)
-
     @property
     def layers(self) -> nn.ModuleList:
         return backbone_layers(self.base)

@@ -169,7 +169,7 @@ class SlotStep(WindowStep):
         return self._places(number).shape[1] if self.needs_queries else 1
 
     def _prefixes(self, number: int) -> list[int]:
-        return [self.reader.prefix_of(self.state, row) for row in range(self.run.rows)]
+        return [self.state.prefix_of(row) for row in range(self.run.rows)]
 
     def _first_windows(self, number: int) -> list[bool]:
         """Per row: whether this is the first window of its document."""
