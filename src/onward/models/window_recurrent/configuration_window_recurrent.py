@@ -83,7 +83,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     overlap: int = 0
     slots: int | None = None
     sinks: int = 1
-    score: str = "attention"
+    score: str = "received"
     insert_at: int | list | str | None = None
     vectors: int | None = None
     pooling: str = "mean"

@@ -87,6 +87,7 @@ class SlotStep(WindowStep):
             query = self._all_queries(call)
         heads, blank = key.shape[1], key.new_zeros(key.shape[:3])
         visible, kept, ages, advance = self._facts(call, number)
+        later, near = self._later(call, number, query)
         kept = torch.cat([slots.used, kept], dim=1)
         columns = Slots(
             torch.cat([slots.keys, turning.turn(key, self._table(turning, number, key)).to(slots.keys)], 2),
@@ -103,9 +104,31 @@ class SlotStep(WindowStep):
             queries=query.unflatten(1, (heads, -1)),
             visible=torch.cat([seen, visible], dim=-1),
             kept=kept,
+            later=later.unflatten(1, (heads, -1)),
+            near=near,
+            turning=turning,
             scaling=call.scaling,
             size=self.carrier.count,
         )
+
+    def _later(self, call: Call, number: int, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries [B, heads, m, D] as they stand in the next window, and what they are near enough to see from there of
+        the memory, as long as nothing is dropped, and of this window [B or 1, m or 1, S + n] bool."""
+        turning, count = self.reader.turnings[call.layer - 1], self.carrier.count
+        nothing = torch.ones(1, 1, 1, dtype=torch.bool, device=query.device)
+        if not self.needs_queries:
+            return query, nothing
+        places, real = self._layout(number)
+        name = ("later", number, id(turning))
+        end = (places + 1).masked_fill(~real, 0).amax(1) - self.reader.overlap  # where the next window begins
+        if name not in self._known:
+            self._known[name] = turning.table(end[:, None, None], query)
+        later = turning.turn(query, self._known[name])
+        if call.local is None:
+            return later, nothing
+        before = torch.arange(-count, 0, device=places.device).expand(len(places), -1)
+        asked = places[:, -query.shape[2] :] + end[:, None]
+        return later, asked[:, :, None] - torch.cat([before, places], 1)[:, None] < call.local
 
     def _window(self, x: Tensor, number: int) -> Tensor:
         return x.unflatten(0, (self.run.rows, self.run.rounds))[:, number]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .turning import Turning
 
 NEVER = -math.inf
 
@@ -62,44 +65,64 @@ class ReadWindow:
     queries: Tensor  # [B, H, G, m, D], of the window's tokens, where they stood
     visible: Tensor  # [B, m, S + n] bool: what each query saw; nothing if it is padding
     kept: Tensor  # [B, S + n] bool: what the next memory may hold; of the window, what the next one does not repeat
+    later: Tensor  # [B, H, G, m, D]: the queries, as they stand in the next window
+    near: Tensor  # [B or 1, m or 1, S + n] bool: what they are near enough to see from there
+    turning: Turning  # of keys
     scaling: float  # of scores
     size: int  # S
 
-    def scores(self) -> Tensor:
-        """[B, H, G, m, S + n]: of every query with all it saw."""
-        scores = self.queries @ self.turned[:, :, None].transpose(-1, -2) * self.scaling
-        scores = scores + self.added[:, :, None, None]
-        return scores.masked_fill(~self.visible[:, None, None], NEVER)
+    # -- what the next window will ask
 
-    def attention(self) -> Tensor:
-        """[B, H, G, m, S + n]: how much each query attended to what it saw; padding attends to nothing."""
-        scores = self.scores()
-        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        return weights.masked_fill(~self.visible.any(-1)[:, None, None, :, None], 0.0)
+    @cached_property
+    def outlook(self) -> tuple[Tensor, Tensor]:
+        """How much the next window would attend to each column [B, H, G, m, S + n], if it asked what this one asks; and
+        the logarithm of what all its scores sum up to [B, H, G, m]. Padding asks nothing.
+
+        Its queries see all columns, from one window further on, beside tokens of their own: these give them the scores
+        that this window's tokens gave.
+        """
+        scores = self._scores(self.later, self.turned, self.added)
+        scores = scores.masked_fill(~(self.near & self.kept[:, None])[:, None, None], NEVER)
+        first = self.size
+        own = self._scores(self.queries, self.turned[:, :, first:], self.added[:, :, first:])
+        own = own.masked_fill(~self.visible[:, None, None, :, first:], NEVER)
+        normaliser = torch.cat([scores, own], -1).logsumexp(-1)
+        return (scores - normaliser[..., None]).exp().masked_fill(~self.asked[..., None], 0.0), normaliser
+
+    def _scores(self, queries: Tensor, keys: Tensor, added: Tensor) -> Tensor:
+        scores = (queries @ keys[:, :, None].transpose(-1, -2)).to(torch.promote_types(queries.dtype, torch.float32))
+        return scores * self.scaling + added[:, :, None, None]
+
+    @property
+    def asked(self) -> Tensor:
+        """[B, 1, 1, m] bool: the queries that are not padding."""
+        return self.visible.any(-1)[:, None, None]
 
     def mean_over_queries(self, x: Tensor) -> Tensor:
-        """[B, H, S + n], of what each of them gave to each column [B, H, G, m, S + n]; padding gave nothing."""
-        asked = self.visible.any(-1).sum(-1).clamp(min=1)
-        return x.sum((2, 3)) / (x.shape[2] * asked[:, None, None])
+        """[B, H, ..], of [B, H, G, m, ..], in which padding has zeros."""
+        asked = self.asked.sum((2, 3)) * x.shape[2]
+        return x.sum((2, 3)) / asked.clamp(min=1).view(-1, *[1] * (x.dim() - 3))
+
+    # -- what is kept
 
     def rank(self) -> Tensor:
         """[B, S + n]: the place of each column among those that may be kept, from 0, the oldest first."""
         return self.kept.cumsum(1) - 1
 
-    def best(self, priority: Tensor) -> Tensor:
-        """[B, H, S]: the S columns of each head with the highest priority [B, H, S + n], unused ones first and then
+    def best(self, priority: Tensor, count: int) -> Tensor:
+        """[B, H, count]: the columns of each head with the highest priority [B, H, S + n], unused ones first and then
         the oldest first."""
         kept = self.kept[:, None].expand(priority.shape)
         # Stable and from the last column: of equals, the newest. Layers with local attention give many the same score.
         order = priority.masked_fill(~kept, NEVER).flip(-1).sort(dim=-1, descending=True, stable=True).indices
         width = priority.shape[-1]
-        chosen = width - 1 - order[..., : self.size]
+        chosen = width - 1 - order[..., :count]
         # A column that may not be kept is only chosen where there are too few: it becomes an unused slot.
         place = chosen + width * kept.gather(-1, chosen)
         return place.sort(-1).values % width
 
     def take(self, columns: Tensor) -> Slots:
-        """The slots of some columns [B, H, S]."""
+        """The slots of some columns [B, H, count]."""
         wide = columns[..., None]
         keys, values, weights, marks, ages = self.slots
         used = self.kept[:, None].expand(ages.shape).gather(-1, columns)

@@ -19,4 +19,4 @@ class Recent(SlotCarrier):
     def next(self, window: ReadWindow, layer: int) -> Slots:
         rank = window.rank()
         priority = rank.masked_fill(rank < self.sinks, rank.shape[1])  # the first tokens, whatever comes after
-        return window.take(window.best(priority[:, None].expand(window.slots.ages.shape).float()))
+        return window.take(window.best(priority[:, None].expand(window.slots.ages.shape).float(), self.count))

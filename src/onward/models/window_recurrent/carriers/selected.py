@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from ..configuration_window_recurrent import WindowRecurrenceConfig
 
 
-def attention(window: ReadWindow, marks: Tensor) -> Tensor:
-    """The mean square of the attention that the window's queries gave it: a few strong ones count most."""
-    return window.mean_over_queries(window.attention().square())
+def attention(window: ReadWindow) -> Tensor:
+    """The mean square of the attention that the next window would give it: a few strong ones count most."""
+    return window.mean_over_queries(window.outlook[0].square())
 
 
-def received(window: ReadWindow, marks: Tensor) -> Tensor:
-    """The same, summed over all windows so far; what is long past counts less."""
-    return 0.9 * marks + attention(window, marks)
+def received(window: ReadWindow) -> Tensor:
+    """The same, in the mean of all windows since it was read: each counts half as much as the one after it."""
+    now = attention(window)
+    of_slots = (now[..., : window.size] + window.slots.marks[..., : window.size].to(now.dtype)) / 2
+    return torch.cat([of_slots, now[..., window.size :]], -1)
 
 
-def key_difference(window: ReadWindow, marks: Tensor) -> Tensor:
+def key_difference(window: ReadWindow) -> Tensor:
     """How little a key is like the mean of all keys: tokens that stand for something of their own."""
     keys, kept = window.slots.keys, window.kept[:, None, :, None]
     keys = torch.nn.functional.normalize(keys.float(), dim=-1) * kept
@@ -34,12 +36,12 @@ def key_difference(window: ReadWindow, marks: Tensor) -> Tensor:
     return 1 - torch.nn.functional.cosine_similarity(keys, mean, dim=-1)
 
 
-SCORES: dict[str, Callable[[ReadWindow, Tensor], Tensor]] = {
-    "attention": attention,
+SCORES: dict[str, Callable[[ReadWindow], Tensor]] = {
     "received": received,
+    "attention": attention,
     "key_difference": key_difference,
 }
-"""By name: (window, what was noted about each column) -> a score of each column, [B, H, S + n]."""
+"""By name: a score of each column, [B, H, S + n]. What is kept has it as its mark when the next window ends."""
 
 
 @carrier("selected")
@@ -53,18 +55,25 @@ class Selected(SlotCarrier):
     @property
     def recent(self) -> int:
         """How many of the last tokens stay, whatever their score."""
-        return min(math.ceil(self.count / 2), self.count - self.sinks)
-
-    @torch.no_grad()
-    def priority(self, window: ReadWindow) -> tuple[Tensor, Tensor]:
-        """[B, H, S + n]: what each column is worth to each head, and what is to be noted about it."""
-        noted = self.score(window, window.slots.marks.float())
-        rank = window.rank()
-        protected = (rank < self.sinks) | (rank >= rank[:, -1:] + 1 - self.recent)
-        return noted.masked_fill(protected[:, None], math.inf), noted
+        return min(math.ceil((self.count - self.sinks) / 2), MOST_RECENT)
 
     def next(self, window: ReadWindow, layer: int) -> Slots:
-        priority, noted = self.priority(window)
-        columns = window.best(priority)
+        score = self.score_of(window)
+        return self.chosen(window, score, self.columns(window, score, self.count))
+
+    @torch.no_grad()
+    def score_of(self, window: ReadWindow) -> Tensor:
+        return self.score(window)
+
+    def columns(self, window: ReadWindow, score: Tensor, count: int) -> Tensor:
+        """[B, H, count]: those that each head keeps."""
+        rank = window.rank()
+        protected = (rank < self.sinks) | (rank >= rank[:, -1:] + 1 - self.recent)
+        return window.best(score.masked_fill(protected[:, None], math.inf), count)
+
+    def chosen(self, window: ReadWindow, score: Tensor, columns: Tensor) -> Slots:
         kept = window.take(columns)
-        return kept._replace(marks=(noted.gather(-1, columns) * (kept.ages > 0)).to(kept.marks.dtype))
+        return kept._replace(marks=(score.gather(-1, columns) * (kept.ages > 0)).to(kept.marks.dtype))
+
+
+MOST_RECENT = 32

@@ -25,7 +25,8 @@ class Kept:
     value: Tensor  # [D]
     weight: Tensor  # added to its score
     mark: Tensor  # what the carrier noted about it
-    age: int  # how many tokens before the next window it was read
+    age: int  # how many tokens before the next window it was read; of several, the first
+    merged: bool = False  # whether it stands for several
 
 
 Memory = list[list[list[Kept]]]
@@ -36,10 +37,14 @@ Memory = list[list[list[Kept]]]
 class Read:
     """What one head has when a window closes: the columns that its memory may be made of."""
 
+    backbone: Backbone
     columns: list[Kept]  # the slots, then the tokens that the next window does not repeat
-    turned: Tensor  # [C, D]: their keys as they were attended to
+    slots: int  # how many of them are slots
+    places: list[int]  # of all that was seen: slots, then all tokens of the window
+    turned: Tensor  # [V + t, D]: their keys as they were attended to
+    added: Tensor  # [V + t]: to their scores
     queries: list[Tensor]  # G of [t, D], as they attended
-    attention: list[Tensor]  # G of [t, C]
+    unturned: list[Tensor]  # G of [t, D], at position 0
 
 
 def read_window(
@@ -72,8 +77,9 @@ def read_window(
             attention = [attend(backbone, q, turned, added) for q in asking]
             heads += [weights @ content for weights in attention]
             columns = aged(config, slots, keys[head], values[head])
-            c = len(columns)
-            kept.append(next_slots(config, Read(columns, turned[:c], asking, [a[:, :c] for a in attention])))
+            places = [*range(-len(seen), 0), *range(len(ids))]
+            read = Read(backbone, columns, len(slots), places, turned, added, asking, list(mine))
+            kept.append(next_slots(config, read))
         x = backbone.after_attention(layer, x, torch.cat(heads, dim=-1))
         if layer in config.insertion_layers:
             after.append(kept)
@@ -141,19 +147,63 @@ def recent(config: Config, read: Read) -> list[Kept]:
 def selected(config: Config, read: Read) -> list[Kept]:
     """Those, but of the last ones only as many as half of the slots; and of all others the ones with the highest
     score, the newest of equals."""
-    scores = SCORES[config.score](read)
-    count, total = config.vector_count, len(read.columns)
-    last = min(math.ceil(count / 2), count - config.sinks)
-    always = [c for c in range(total) if c < config.sinks or c >= total - last]
-    newest_first = [c for c in reversed(range(total)) if c not in always]
-    others = sorted(newest_first, key=lambda c: float(scores[c].detach()), reverse=True)
-    chosen = sorted([*always, *others[: count - len(always)]])
-    return [replace(read.columns[c], mark=scores[c].detach()) for c in chosen]
+    scores = [score.detach() for score in SCORES[config.score](config, read)]
+    chosen = best(config, read, scores, first=0, count=config.vector_count)
+    return [replace(read.columns[c], mark=scores[c]) for c in chosen]
+
+
+def best(config: Config, read: Read, scores: list[Tensor], first: int, count: int) -> list[int]:
+    """Of the columns from `first` on."""
+    numbers = list(range(first, len(read.columns)))
+    last = min(math.ceil((config.vector_count - config.sinks) / 2), 32)
+    always = numbers[: config.sinks] + numbers[config.sinks :][-last:]
+    newest_first = [c for c in reversed(numbers) if c not in always]
+    others = sorted(newest_first, key=lambda c: float(scores[c]), reverse=True)
+    return sorted([*always, *others[: count - len(always)]])
 
 
 def matched(config: Config, read: Read) -> list[Kept]:
-    """The same choice; then a log weight for each kept key, and a correction of its value."""
-    return selected(config, read)
+    """The same choice, with fewer tokens; all others are merged into a few slots, which stand before them."""
+    most = min(4, (config.vector_count - config.sinks) // 8)
+    scores = [score.detach() for score in SCORES[config.score](config, read)]
+    before = sum(column.merged for column in read.columns[: read.slots])  # they are the first columns
+    chosen = best(config, read, scores, first=before, count=config.vector_count - most)
+    kept = [replace(read.columns[c], mark=scores[c]) for c in chosen]
+    dropped = [c for c in range(before, len(read.columns)) if c not in chosen and most]
+    homes = list(range(before))
+    for slot in range(before, most):  # the last slots are used first
+        newer = (2 * slot + 1) * max(len(dropped), most) // (2 * most)
+        if newer < len(dropped):
+            homes.insert(0, dropped[-1 - newer])
+    members: list[list[int]] = [[home] for home in homes]
+    for c in dropped:
+        if c not in homes:
+            likeness = [float(cosine(read.columns[c].key, read.columns[home].key).detach()) for home in homes]
+            members[likeness.index(max(likeness))].append(c)
+    places = range(-len(kept) - len(homes), -len(kept))
+    return [together(config, read, group, place) for group, place in zip(members, places, strict=True)] + kept
+
+
+def together(config: Config, read: Read, group: list[int], place: int) -> Kept:
+    """What stands for a group of columns, at a place before the next window: means of keys and values, each with as
+    much weight as it would get attention; and a weight that gives it the attention that all would have got."""
+    expected = outlook(config, read)
+    mass = torch.stack([torch.stack([a[:, c].mean() for a, _ in expected]).mean() for c in group]).detach() + 1e-30
+    shares = mass / mass.sum()
+    key = shares @ torch.stack([read.columns[c].key for c in group])
+    value = shares @ torch.stack([read.columns[c].value for c in group])
+    turned = read.backbone.turned(key, place)
+    alone = [
+        (query @ turned / math.sqrt(len(key)) - normaliser).exp().mean()
+        for query, (_, normaliser) in zip(read.queries, expected, strict=True)
+    ]
+    weight = (mass.sum() / (torch.stack(alone).mean() + 1e-30)).log().detach()
+    age = max(read.columns[c].age for c in group)
+    return Kept(key, value, weight, torch.zeros_like(weight), age, merged=True)
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b / (a.norm() * b.norm())
 
 
 def constant(config: Config, read: Read) -> list[Kept]:
@@ -161,17 +211,56 @@ def constant(config: Config, read: Read) -> list[Kept]:
     return []
 
 
-def attention(read: Read) -> list[Tensor]:
-    """The mean square of the attention that the window's queries gave to each column."""
-    return [torch.stack([a[:, c].square().mean() for a in read.attention]).mean() for c in range(len(read.columns))]
+def outlook(config: Config, read: Read) -> list[tuple[Tensor, Tensor]]:
+    """For each of G heads of queries: how much the next window would attend to each column [t, C], if it asked what
+    this one asks; and the logarithm of what all its scores sum up to [t].
+
+    The next window's queries stand as many tokens further on as it begins after this one. They see all columns, and
+    tokens of their own, which get the scores that this window's tokens got from the queries as they stood.
+    """
+    count, tokens = len(read.columns), len(read.queries[0])
+    slots = len(read.places) - tokens
+    end = max(0, tokens - config.overlap)
+    result = []
+    for query, unturned in zip(read.queries, read.unturned, strict=True):
+        weights, sums = [], []
+        for i in range(tokens):
+            later = read.backbone.turned(unturned[i], i + end)
+            far = read.turned @ later / math.sqrt(len(later)) + read.added
+            near = read.turned @ query[i] / math.sqrt(len(later)) + read.added
+            backbone = read.backbone
+            scores = [
+                far[c] if backbone.local is None or i + end - read.places[c] < backbone.local else far[c] * 0 - math.inf
+                for c in range(count)
+            ]
+            own = [
+                near[slots + j]
+                for j in range(tokens)
+                if not (backbone.causal and j > i) and (backbone.local is None or abs(i - j) < backbone.local)
+            ]
+            total = torch.stack([*scores, *own]).logsumexp(0)
+            weights.append((torch.stack(scores) - total).exp() if scores else far[:0])
+            sums.append(total)
+        result.append((torch.stack(weights), torch.stack(sums)))
+    return result
 
 
-def received(read: Read) -> list[Tensor]:
-    """The same, and what was noted before, fading."""
-    return [0.9 * column.mark + score for column, score in zip(read.columns, attention(read), strict=True)]
+def attention(config: Config, read: Read) -> list[Tensor]:
+    """The mean square of the attention that the next window would give to each column."""
+    expected = [weights for weights, _ in outlook(config, read)]
+    return [
+        torch.stack([weights[:, c].square().mean() for weights in expected]).mean() for c in range(len(read.columns))
+    ]
 
 
-def key_difference(read: Read) -> list[Tensor]:
+def received(config: Config, read: Read) -> list[Tensor]:
+    """The same; of slots, the mean of it and of what was noted before."""
+    now = attention(config, read)
+    slots = [(column.mark + score) / 2 for column, score in zip(read.columns[: read.slots], now, strict=False)]
+    return slots + now[read.slots :]
+
+
+def key_difference(config: Config, read: Read) -> list[Tensor]:
     """1 - the cosine of a key and the mean of all keys, each of length 1."""
     directions = [column.key / column.key.norm() for column in read.columns]
     if not directions:
