@@ -112,9 +112,9 @@ class SlotStep(WindowStep):
         )
 
     def _later(self, call: Call, number: int, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries [B, heads, m, D] as they stand in the next window, and what they are near enough to see of this one from
-        there [B or 1, m or 1, n] bool."""
-        turning = self.reader.turnings[call.layer - 1]
+        """Queries [B, heads, m, D] as they stand in the next window, and what they are near enough to see from there of
+        the memory, as long as nothing is dropped, and of this window [B or 1, m or 1, S + n] bool."""
+        turning, count = self.reader.turnings[call.layer - 1], self.carrier.count
         nothing = torch.ones(1, 1, 1, dtype=torch.bool, device=query.device)
         if not self.needs_queries:
             return query, nothing
@@ -126,8 +126,9 @@ class SlotStep(WindowStep):
         later = turning.turn(query, self._known[name])
         if call.local is None:
             return later, nothing
+        before = torch.arange(-count, 0, device=places.device).expand(len(places), -1)
         asked = places[:, -query.shape[2] :] + end[:, None]
-        return later, asked[:, :, None] - places[:, None] < call.local
+        return later, asked[:, :, None] - torch.cat([before, places], 1)[:, None] < call.local
 
     def _window(self, x: Tensor, number: int) -> Tensor:
         return x.unflatten(0, (self.run.rows, self.run.rounds))[:, number]

@@ -66,7 +66,7 @@ class ReadWindow:
     visible: Tensor  # [B, m, S + n] bool: what each query saw; nothing if it is padding
     kept: Tensor  # [B, S + n] bool: what the next memory may hold; of the window, what the next one does not repeat
     later: Tensor  # [B, H, G, m, D]: the queries, as they stand in the next window
-    near: Tensor  # [B or 1, m or 1, n] bool: what they are near enough to see of the window from there
+    near: Tensor  # [B or 1, m or 1, S + n] bool: what they are near enough to see from there
     turning: Turning  # of keys
     scaling: float  # of scores
     size: int  # S
@@ -78,17 +78,16 @@ class ReadWindow:
         """How much the next window would attend to each column [B, H, G, m, S + n], if it asked what this one asks; and
         the logarithm of what all its scores sum up to [B, H, G, m]. Padding asks nothing.
 
-        Its queries see all of this window, from further on. Slots get the scores that they got, since they stay about
-        where they are; and what this window's tokens got as its own, the next one's tokens will get.
+        Its queries see all columns, from one window further on, beside tokens of their own: these give them the scores
+        that this window's tokens gave.
         """
-        seen = self._scores(self.queries, self.turned, self.added).masked_fill(~self.visible[:, None, None], NEVER)
-        slots, _ = seen.split([self.size, seen.shape[-1] - self.size], -1)
-        tokens = self._scores(self.later, self.turned[:, :, self.size :], self.added[:, :, self.size :])
-        kept = self.near & self.kept[:, None, self.size :]
-        tokens = tokens.masked_fill(~kept[:, None, None], NEVER)
-        normaliser = torch.cat([seen, tokens], -1).logsumexp(-1)
-        attention = (torch.cat([slots, tokens], -1) - normaliser[..., None]).exp()
-        return attention.masked_fill(~self.asked[..., None], 0.0), normaliser
+        scores = self._scores(self.later, self.turned, self.added)
+        scores = scores.masked_fill(~(self.near & self.kept[:, None])[:, None, None], NEVER)
+        first = self.size
+        own = self._scores(self.queries, self.turned[:, :, first:], self.added[:, :, first:])
+        own = own.masked_fill(~self.visible[:, None, None, :, first:], NEVER)
+        normaliser = torch.cat([scores, own], -1).logsumexp(-1)
+        return (scores - normaliser[..., None]).exp().masked_fill(~self.asked[..., None], 0.0), normaliser
 
     def _scores(self, queries: Tensor, keys: Tensor, added: Tensor) -> Tensor:
         scores = (queries @ keys[:, :, None].transpose(-1, -2)).to(torch.promote_types(queries.dtype, torch.float32))

@@ -5,6 +5,7 @@ Shapes: B rows, H key-value heads, G query heads of each, m queries, S slots, n 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -25,8 +26,9 @@ class Matched(Selected):
 
     Each column that is dropped joins the merged slot whose key is most like its own. A merged slot's key and value are
     means of what it stands for, each with as much weight as it would get attention. The slot's own weight is matched:
-    in the mean over queries, it gets the attention that all it stands for would have got. Weights and shares are
-    constants for the gradient, which goes through the keys and values.
+    in the mean over queries, it gets the attention that all it stands for would have got; but no more than as many tokens
+    as all slots and a window hold. Without that bound, what is passed on from window to window could grow for ever.
+    Weights and shares are constants for the gradient, which goes through the keys and values.
     """
 
     weighs = True
@@ -93,4 +95,5 @@ class Matched(Selected):
         turned = window.turning.turn(key, window.turning.table(places, key))
         scores = (window.queries @ turned[:, :, None].transpose(-1, -2)).to(mass.dtype) * window.scaling
         without = (scores - window.outlook[1][..., None]).exp().masked_fill(~window.asked[..., None], 0.0)
-        return mass.log() - (window.mean_over_queries(without) + NEXT_TO_NOTHING).log()
+        weights = mass.log() - (window.mean_over_queries(without) + NEXT_TO_NOTHING).log()
+        return weights.clamp(max=math.log(self.count + self.window))

@@ -92,8 +92,11 @@ def attend(backbone: Backbone, queries: Tensor, keys: Tensor, added: Tensor) -> 
     rows = []
     for i, query in enumerate(queries):
         scores = keys @ query / math.sqrt(len(query)) + added
-        unseen = torch.tensor([hidden(backbone, i - place) for place in range(-count, len(queries))])
-        rows.append(scores.masked_fill(unseen, -math.inf).softmax(0))
+        hidden = [
+            (backbone.causal and place > i) or (backbone.local is not None and abs(i - place) >= backbone.local)
+            for place in range(-count, len(queries))
+        ]
+        rows.append(scores.masked_fill(torch.tensor(hidden), -math.inf).softmax(0))
     return torch.stack(rows)
 
 
@@ -195,6 +198,7 @@ def together(config: Config, read: Read, group: list[int], place: int) -> Kept:
         for query, (_, normaliser) in zip(read.queries, expected, strict=True)
     ]
     weight = (mass.sum() / (torch.stack(alone).mean() + 1e-30)).log().detach()
+    weight = weight.clamp(max=math.log(config.vector_count + config.window))
     age = max(read.columns[c].age for c in group)
     return Kept(key, value, weight, torch.zeros_like(weight), age, merged=True)
 
@@ -212,38 +216,34 @@ def outlook(config: Config, read: Read) -> list[tuple[Tensor, Tensor]]:
     """For each of G heads of queries: how much the next window would attend to each column [t, C], if it asked what
     this one asks; and the logarithm of what all its scores sum up to [t].
 
-    The next window's queries see all tokens of this one, from as many tokens further on as it begins after this one.
-    The slots get the scores that they got, and its own tokens those that this window's tokens got.
+    The next window's queries stand as many tokens further on as it begins after this one. They see all columns, and
+    tokens of their own, which get the scores that this window's tokens got from the queries as they stood.
     """
-    tokens = len(read.queries[0])
+    count, tokens = len(read.columns), len(read.queries[0])
+    slots = len(read.places) - tokens
     end = max(0, tokens - config.overlap)
     result = []
     for query, unturned in zip(read.queries, read.unturned, strict=True):
         weights, sums = [], []
         for i in range(tokens):
             later = read.backbone.turned(unturned[i], i + end)
-            of_columns, own = [], []
-            for c, place in enumerate(read.places):
-                score = read.turned[c] @ query[i] / math.sqrt(len(later)) + read.added[c]
-                if hidden(read.backbone, i - place):
-                    score = score - math.inf
-                if c < read.slots:
-                    of_columns.append(score)
-                    continue
-                own.append(score)
-                if c < len(read.columns):
-                    score = read.turned[c] @ later / math.sqrt(len(later)) + read.added[c]
-                    of_columns.append(score - math.inf if hidden(read.backbone, i + end - place) else score)
-            total = torch.stack([*of_columns, *own]).logsumexp(0)
-            weights.append((torch.stack(of_columns) - total).exp() if of_columns else total.new_zeros(0))
+            far = read.turned @ later / math.sqrt(len(later)) + read.added
+            near = read.turned @ query[i] / math.sqrt(len(later)) + read.added
+            backbone = read.backbone
+            scores = [
+                far[c] if backbone.local is None or i + end - read.places[c] < backbone.local else far[c] * 0 - math.inf
+                for c in range(count)
+            ]
+            own = [
+                near[slots + j]
+                for j in range(tokens)
+                if not (backbone.causal and j > i) and (backbone.local is None or abs(i - j) < backbone.local)
+            ]
+            total = torch.stack([*scores, *own]).logsumexp(0)
+            weights.append((torch.stack(scores) - total).exp() if scores else far[:0])
             sums.append(total)
         result.append((torch.stack(weights), torch.stack(sums)))
     return result
-
-
-def hidden(backbone: Backbone, distance: int) -> bool:
-    """Whether a query does not see what is so many tokens before it."""
-    return (backbone.causal and distance < 0) or (backbone.local is not None and abs(distance) >= backbone.local)
 
 
 def attention(config: Config, read: Read) -> list[Tensor]:
