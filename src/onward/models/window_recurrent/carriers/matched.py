@@ -26,9 +26,9 @@ class Matched(Selected):
 
     Each column that is dropped joins the merged slot whose key is most like its own. A merged slot's key and value are
     means of what it stands for, each with as much weight as it would get attention. The slot's own weight is matched:
-    in the mean over queries, it gets the attention that all it stands for would have got; but no more than as many tokens
-    as all slots and a window hold. Without that bound, what is passed on from window to window could grow for ever.
-    Weights and shares are constants for the gradient, which goes through the keys and values.
+    in the mean over queries, it gets the attention that all it stands for would have got; but no more than as many
+    tokens as all slots and a window hold, since what is passed on from window to window could grow for ever. Weights
+    and shares are constants for the gradient, which goes through the keys and values.
     """
 
     weighs = True
