@@ -66,7 +66,7 @@ def test_counted_flops_of_plain_windows(overlap):
 
 @pytest.mark.parametrize("overlap", [0, 3])
 def test_counted_flops_of_the_memory(overlap):
-    model = add_recurrence(tiny(), window=10, overlap=overlap, hidden=[16], residual=False)
+    model = add_recurrence(tiny(), carrier="pooled", window=10, overlap=overlap, hidden=[16], residual=False)
     spent = cost(model)
     # Beside attention: k -> 16 -> k for h_prev, its query, key and value, and the mean over the window.
     added = 2 * (32 * 16 + 16 * 32 + 3 * 32 * 32 + 10 * 32)
@@ -79,14 +79,14 @@ def test_counted_flops_of_the_memory(overlap):
 def test_parameters():
     backbone = tiny()
     alone = sum(p.numel() for p in backbone.parameters())
-    spent = cost(add_recurrence(backbone, window=10, hidden=[16], residual=False))
+    spent = cost(add_recurrence(backbone, carrier="pooled", window=10, hidden=[16], residual=False))
     assert spent.parameters_added == 2 + (32 * 16 + 16) + (16 * 32 + 32)
     assert spent.parameters == alone + spent.parameters_added
     assert cost(plain(backbone, 10)).parameters_added == 0
 
 
 def test_counting_leaves_the_model_as_it_was():
-    model = add_recurrence(tiny(), window=10).train()
+    model = add_recurrence(tiny(), carrier="pooled", window=10).train()
     before = model.backbone.config._attn_implementation
     cost(model)
     assert model.training

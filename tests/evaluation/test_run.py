@@ -62,7 +62,7 @@ def test_plain_windows_alone(tokenizer, documents):
 
 
 def test_without_a_longer_context_nothing_is_said_of_it(tokenizer, documents):
-    model = add_recurrence(backbone(positions=10), window=10, hidden=[16])
+    model = add_recurrence(backbone(positions=10), carrier="pooled", window=10, hidden=[16])
     found = evaluate(model, documents, tokenizer=tokenizer, progress=False)
     assert "full context" not in [row.variant for row in found]
     assert all(row.context_recovered is None for row in found)

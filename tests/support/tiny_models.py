@@ -84,12 +84,12 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "spans": {"vectors": 3, "rank": 4},
     "history": {"carrier": "spans", "vectors": 5, "rank": 4, "history": 2},
     "fading": {"carrier": "spans", "rank": 4, "history": [3, 2, 1]},
-    "constant": {"hidden": [12]},
+    "constant": {"stands_for": "pooled", "hidden": [12]},
     "recent": {"slots": 5},
     "selected": {"slots": 5},
     "received": {"carrier": "selected", "slots": 5, "score": "received"},
     "key_difference": {"carrier": "selected", "slots": 5, "score": "key_difference"},
-    "matched": {"slots": 5},
+    "matched": {"slots": 10},  # one of them merged
     "constant slots": {"carrier": "constant", "stands_for": "selected", "slots": 5},
 }
 VARIANTS: dict[str, dict[str, Any]] = {name: {"carrier": name} for name in CARRIERS}
@@ -159,7 +159,7 @@ def recurrent(
     model = tiny_model(family, head, dtype=dtype, seed=seed, **(backbone or {}))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 1)
-        model = add_recurrence(model, WindowRecurrenceConfig(**fields))
+        model = add_recurrence(model, WindowRecurrenceConfig(**{"carrier": "pooled", "stands_for": "pooled", **fields}))
         shake(model.carrier)
     return model
 

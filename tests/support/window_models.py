@@ -31,7 +31,9 @@ def backbone(positions=64):
 
 
 def recurrent(**fields):
-    return add_recurrence(backbone(), **{"window": 10, "hidden": [16], **fields})
+    return add_recurrence(
+        backbone(), **{"carrier": "pooled", "stands_for": "pooled", "window": 10, "hidden": [16], **fields}
+    )
 
 
 def shaken(model):

@@ -118,7 +118,7 @@ def backbone(tokenizer, tmp_path):
 
 
 def train_it(backbone, out, tokenizer):
-    model = add_recurrence(AutoModelForCausalLM.from_pretrained(backbone), window=8, hidden=[16])
+    model = add_recurrence(AutoModelForCausalLM.from_pretrained(backbone), carrier="pooled", window=8, hidden=[16])
     return train(model, documents(), documents(2), tokenizer, out, recipe(max_tokens=48), progress=False)
 
 

@@ -34,11 +34,11 @@ class WindowOptions:
     carrier: Annotated[
         str,
         of_recurrence(
-            "What is carried: matched (the tokens that each head needs most, adjusted to stand for all others), "
-            "selected (these tokens as they are), recent (the last tokens), pooled (the paper's), spans (means), or "
-            "the controls constant, none."
+            "What is carried: matched (the tokens that each head needs most, and a few slots that stand for all "
+            "others), selected (these tokens alone), recent (the last tokens), pooled (the paper's), spans (means), "
+            "or the controls constant, none."
         ),
-    ] = "pooled"
+    ] = "matched"
     slots: Annotated[
         int | None,
         of_recurrence("Keys and values kept beside a window, but for pooled.", default="127, for spans 16"),
@@ -46,7 +46,7 @@ class WindowOptions:
     sinks: Annotated[int, of_recurrence("How many of the slots are the document's first tokens.")] = 1
     score: Annotated[
         str, of_recurrence("How matched and selected choose tokens: attention, received or key_difference.")
-    ] = "attention"
+    ] = "received"
     rank: Annotated[int, of_recurrence("The rank of what training learns about slots and spans.")] = 32
     vectors: Annotated[int | None, of_recurrence("For pooled: vectors inserted.", default="2, the paper's form 1")] = (
         None

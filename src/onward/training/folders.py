@@ -133,7 +133,8 @@ def describe(
     validation: Sequence[TokenizedDocument],
 ) -> dict[str, Any]:
     """All settings that shape a run's result, and must be the same when it resumes."""
-    config = model.config.to_diff_dict()
+    own = model.config.own_fields() if hasattr(model.config, "own_fields") else ()  # defaults may change
+    config = {name: getattr(model.config, name) for name in own} | model.config.to_diff_dict()
     for name in _SHAPES_NO_RESULT:
         config.pop(name, None)
     config["model_type"] = model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)  # as runs of version 0.1 have it
@@ -216,10 +217,17 @@ def _defaults(model: PreTrainedModel) -> dict[str, Any]:
     recipe = {f"recipe.{name}": value for name, value in TrainingRecipe().that_shape_the_result().items()}
     config = cast(Any, type(model.config))
     own = config.own_fields() if hasattr(config, "own_fields") else ()
-    return {**recipe, **{f"model.{name}": getattr(config, name, None) for name in own}}
+    fields = {name: getattr(config, name, None) for name in own} | {name: _THEN[name] for name in _THEN if name in own}
+    return json.loads(json.dumps({**recipe, **{f"model.{name}": value for name, value in fields.items()}}, default=str))
+
+
+_THEN = {"carrier": "pooled", "stands_for": "pooled"}
+"""Defaults of version 0.1, whose runs did not say what was as by default."""
 
 
 def _in_one_form(settings: dict[str, Any]) -> dict[str, Any]:
     """A history of one window was the default of version 0.1; now it is None, which means the same."""
     settings = {name: value for name, value in settings.items() if name.removeprefix("model.") not in _SHAPES_NO_RESULT}
+    if settings.get("model.carrier") != "constant":
+        settings.pop("model.stands_for", None)
     return settings | ({"model.history": None} if settings.get("model.history") == 1 else {})

@@ -52,7 +52,7 @@ SCALES: dict[str, QuestionSizes] = scales_of(QuestionSizes)
 
 
 def variants(sizes: QuestionSizes) -> dict[str, WindowRecurrenceConfig]:
-    ours = WindowRecurrenceConfig(window=sizes.window)
+    ours = WindowRecurrenceConfig(carrier="pooled", window=sizes.window)
     return {
         DISJOINT: WindowRecurrenceConfig(carrier="none", window=sizes.window),
         CONSTANT: ours.with_carrier("constant"),

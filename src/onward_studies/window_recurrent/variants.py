@@ -59,6 +59,8 @@ class WindowSizes:
 
 
 SCALES = scales_of(WindowSizes)
+UNSAID = {"carrier": "pooled"}
+"""Of variants that name no carrier. Names and settings of committed runs do not change with the library's defaults."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Variant:
     def config(self) -> WindowRecurrenceConfig:
         chosen = dict(self.fields)
         constant_of = chosen.pop("constant_of", None)  # a control for the recurrent model with these fields
-        config = WindowRecurrenceConfig(**chosen, window=self.window, overlap=self.overlap)
+        config = WindowRecurrenceConfig(**{**UNSAID, **chosen}, window=self.window, overlap=self.overlap)
         return config.with_carrier("constant") if constant_of else config
 
     @property
@@ -120,7 +122,7 @@ def kind_of(sizes: WindowSizes, variant: Variant) -> str:
 
 def about_recurrent(sizes: WindowSizes) -> str:
     """For a report that has the paper's figures beside it."""
-    config = WindowRecurrenceConfig(**sizes.recurrent)
+    config = WindowRecurrenceConfig(**{**UNSAID, **sizes.recurrent})
     if config.carrier == "pooled" and not config.residual:
         return "recurrent is the paper's module."
     return (

@@ -48,13 +48,13 @@ def test_a_family_that_would_be_wrong_is_refused_by_name(family: str) -> None:
     ids = tokens(1, 5)
     before, parts = model(ids).logits, anatomy(model)
     with pytest.raises(UnsupportedBackboneError, match=f"of the family '{family}': .*{REFUSED[family]}.*known to work"):
-        add_recurrence(model, window=5)
+        add_recurrence(model, carrier="pooled", window=5)
     assert torch.equal(model(ids).logits, before) and anatomy(model) == parts, "the model is left as it was"
 
 
 def test_an_encoder_of_narrower_layers_is_refused() -> None:
     with pytest.raises(UnsupportedBackboneError, match=r"layer 1 takes in \(4, 6, 128\), not one vector of 32"):
-        add_recurrence(tiny_model("mobilebert", "masked-lm"), window=5)
+        add_recurrence(tiny_model("mobilebert", "masked-lm"), carrier="pooled", window=5)
 
 
 @pytest.mark.parametrize("variant", ["spans", "paper"])
@@ -73,7 +73,7 @@ def test_layers_that_take_keys_from_another_layer_are_left_out() -> None:
     local = ["sliding_attention", "full_attention"]
     fields = {"num_hidden_layers": 4, "layer_types": local * 2, "num_kv_shared_layers": 2}
     with pytest.raises(UnsupportedBackboneError, match="layer 3 makes its keys and values from .*insert_at"):
-        add_recurrence(tiny_model("gemma4_text", "causal-lm", **fields), window=5)
+        add_recurrence(tiny_model("gemma4_text", "causal-lm", **fields), carrier="pooled", window=5)
     model = recurrent_of(tiny_model("gemma4_text", "causal-lm", **fields), "spans", insert_at=[1, 2])
     check(model, tiny_model("gemma4_text", "causal-lm", **fields), "causal-lm")
 
@@ -93,7 +93,7 @@ def _tampered(kind: type[nn.Module], change: Callable[[nn.Module, Any, Tensor], 
 def test_a_layer_that_sees_the_future_without_attention() -> None:
     model = _tampered(LlamaDecoderLayer, lambda layer, output, hidden: output + hidden.mean(1, keepdim=True))
     with pytest.raises(UnsupportedBackboneError, match="attention is causal, and yet a token changes outputs"):
-        add_recurrence(model, window=5)
+        add_recurrence(model, carrier="pooled", window=5)
 
 
 def test_a_layer_that_looks_at_the_token_before_without_attention() -> None:
@@ -104,7 +104,7 @@ def test_a_layer_that_looks_at_the_token_before_without_attention() -> None:
 
     model = _tampered(LlamaDecoderLayer, add_the_token_before)
     with pytest.raises(UnsupportedBackboneError, match="left open and continued gives another output"):
-        add_recurrence(model, window=5)
+        add_recurrence(model, carrier="pooled", window=5)
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -123,10 +123,10 @@ def test_rounding_that_a_backbone_amplifies_is_no_fault(wrong: bool, monkeypatch
     monkeypatch.setattr(probe._Probing, "_read", amplified)
     model = backbone("llama", dtype=torch.float32)
     if not wrong:
-        add_recurrence(model, window=5)
+        add_recurrence(model, carrier="pooled", window=5)
         return
     with pytest.raises(UnsupportedBackboneError, match="left open and continued gives another output"):
-        add_recurrence(model, window=5)
+        add_recurrence(model, carrier="pooled", window=5)
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_keys_that_depend_on_neighbours() -> None:
     projection = model.model.layers[1].self_attn.k_proj
     projection.register_forward_hook(lambda module, args, output: output + output.mean(1, keepdim=True))
     with pytest.raises(UnsupportedBackboneError, match="layer 2 makes its keys from something other than its input"):
-        add_recurrence(model, window=5)
+        add_recurrence(model, carrier="pooled", window=5)
 
 
 def test_a_head_that_takes_more_than_hidden_states() -> None:
@@ -159,7 +159,7 @@ def test_a_head_that_takes_more_than_hidden_states() -> None:
     model.lm_head = both
     model.register_forward_pre_hook(lambda module, args: setattr(both, "read", torch.zeros(())))
     with pytest.raises(UnsupportedBackboneError, match="its head does not get logits from the hidden states alone"):
-        add_recurrence(model, window=5)
+        add_recurrence(model, carrier="pooled", window=5)
 
 
 def test_lack_of_memory_is_no_fault_of_the_family() -> None:
@@ -167,11 +167,11 @@ def test_lack_of_memory_is_no_fault_of_the_family() -> None:
         raise torch.OutOfMemoryError("no memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        add_recurrence(_tampered(LlamaAttention, fail), window=5)
+        add_recurrence(_tampered(LlamaAttention, fail), carrier="pooled", window=5)
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_judged_as_any_other(family: str, dtype: torch.dtype) -> None:
-    model = add_recurrence(backbone(family, dtype=dtype), window=5)
+    model = add_recurrence(backbone(family, dtype=dtype), carrier="pooled", window=5)
     assert model.config.causal == (family == "llama")

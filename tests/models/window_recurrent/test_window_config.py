@@ -21,9 +21,10 @@ def test_the_decoder_preset_is_the_papers() -> None:
     assert config.hidden_widths == [200, 200, 200] and config.truncate_after is None
 
 
-def test_the_defaults_are_the_papers_but_for_residual() -> None:
+def test_the_defaults_are_the_papers_but_for_the_carrier_and_residual() -> None:
     default, paper = WindowRecurrenceConfig().to_dict(), WindowRecurrenceConfig.preset("decoder").to_dict()
-    assert {name for name in default if default[name] != paper[name]} == {"residual"}
+    assert {name for name in default if default[name] != paper[name]} == {"carrier", "residual"}
+    assert default["carrier"] == "matched"
 
 
 def test_the_encoder_preset_is_the_papers() -> None:
@@ -41,14 +42,15 @@ def test_presets_can_be_overridden_and_unknown_ones_are_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "layers", "vectors"),
     [
-        ({}, (1, 2, 3), 2),
-        ({"residual": False}, (2,), 1),
+        ({}, (1, 2, 3), 127),
+        ({"carrier": "pooled"}, (1, 2, 3), 2),
+        ({"carrier": "pooled", "residual": False}, (2,), 1),
         ({"carrier": "spans"}, (1, 2, 3), 16),
         ({"carrier": "constant", "stands_for": "spans"}, (1, 2, 3), 16),
-        ({"carrier": "constant", "residual": False}, (2,), 1),
+        ({"carrier": "constant", "stands_for": "pooled", "residual": False}, (2,), 1),
         ({"carrier": "spans", "insert_at": 3, "vectors": 5}, (3,), 5),
-        ({"insert_at": [3, 1, 3]}, (1, 3), 2),
-        ({"insert_at": "all", "residual": False}, (1, 2, 3), 1),
+        ({"insert_at": [3, 1, 3]}, (1, 3), 127),
+        ({"carrier": "pooled", "insert_at": "all", "residual": False}, (1, 2, 3), 1),
     ],
 )
 def test_where_and_how_many_vectors_go_in(fields: dict, layers: tuple[int, ...], vectors: int) -> None:
@@ -98,7 +100,8 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"residual": 1.0}, "residual=1.0: choose one of False, True"),
     ({"vectors": 0}, "vectors=0: it must be a whole number of at least 1"),
     ({"vectors": True}, "vectors=True: it must be a whole number of at least 1"),
-    ({"vectors": 1}, "vectors=1: .* there must be at least 2"),
+    ({"carrier": "pooled", "vectors": 1}, "vectors=1: .* there must be at least 2"),
+    ({"vectors": 2}, "vectors=2: carrier='matched' has slots; use slots=2"),
     ({"carrier": "spans", "vectors": 1}, "vectors=1: .* there must be at least 2"),
     ({"carrier": "spans", "vectors": 8, "history": 3}, "vectors=8: with history=3 there must be 7"),
     ({"carrier": "spans", "vectors": 2, "history": 2}, "vectors=2: .* there must be at least 3"),

@@ -41,7 +41,15 @@ WINDOW, LENGTH = 5, 13  # three windows, or four that overlap by two; the last i
 
 def build(family: str, overlap: int, **fields: Any) -> tuple[Any, Any]:
     head, reference = FAMILIES[family]
-    fields = {"hidden": [11, 13], "rank": 3, "window": WINDOW, "overlap": overlap, **fields}
+    fields = {
+        "carrier": "pooled",
+        "stands_for": "pooled",
+        "hidden": [11, 13],
+        "rank": 3,
+        "window": WINDOW,
+        "overlap": overlap,
+        **fields,
+    }
     model = recurrent(family, head, dtype=torch.float64, **fields)
     return model, reference(model.backbone)
 

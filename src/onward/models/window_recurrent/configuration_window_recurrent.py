@@ -18,9 +18,15 @@ from .sizes import slots_in_equal_bytes
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The paper's language model: windows of 300 tokens, one vector into the second layer.
-    "decoder": {"residual": False},
+    "decoder": {"carrier": "pooled", "residual": False},
     # The paper's question answering encoder: last layer, two hidden layers of the backbone's width.
-    "encoder": {"residual": False, "window": 512, "pooled_layers": "last", "hidden": ["width", "width"]},
+    "encoder": {
+        "carrier": "pooled",
+        "residual": False,
+        "window": 512,
+        "pooled_layers": "last",
+        "hidden": ["width", "width"],
+    },
 }
 
 CHOICES: dict[str, Collection[Any]] = {
@@ -38,19 +44,20 @@ TOKEN_IDS = tuple(f"{token}_token_id" for token in ("bos", "eos", "pad", "sep", 
 class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     """What is carried from window to window, and where it is inserted.
 
-    The defaults are the paper's except for `residual`, without which the memory's content hardly counts;
-    `preset("decoder")` and `preset("encoder")` are exactly the paper's.
+    The default carrier is the one that lost least on validation novels at every number of slots (docs/carriers.md).
+    `preset("decoder")` and `preset("encoder")` are exactly the paper's; other defaults of `pooled` are the paper's
+    except for `residual`, without which the memory's content hardly counts.
 
     Args:
-        carrier: what is carried: "matched" (the tokens that each head needs most, adjusted to stand for all others),
-            "selected" (these tokens as they are), "recent" (the last tokens), "pooled" (the paper's), "spans" (means),
-            "constant" (a control that does not depend on the text) or "none" (plain windows).
+        carrier: what is carried: "matched" (the tokens that each head needs most, and a few slots that stand for all
+            others), "selected" (these tokens alone), "recent" (the last tokens), "pooled" (the paper's), "spans"
+            (means), "constant" (a control that does not depend on the text) or "none" (plain windows).
         window: how many tokens the backbone sees at once.
         overlap: how many of them the next window repeats.
         slots: how many keys and values each head has beside its window, for every carrier but "pooled".
         sinks: how many of them are the document's first tokens, which models attend to when nothing else fits.
-        score: by which "selected" and "matched" choose tokens: "attention" (that the window's queries gave them),
-            "received" (over time), or "key_difference".
+        score: by which "selected" and "matched" choose tokens: "attention" (what the next window would give them),
+            "received" (the same, in the mean of all windows so far) or "key_difference".
         insert_at: the layer, counted from 1, whose attention gets the extra keys and values; a list of layers, or
             "all". By default the carrier's own: "all", and 2 for "pooled" without `residual`.
         vectors: how many vectors "pooled" inserts; by default 2 (the document's first token and one made of z), 1
@@ -78,7 +85,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     sub_configs_defaults: ClassVar = {"backbone": SubConfigSpec(AutoConfig, model_type="gpt2", optional=True)}
     keys_to_ignore_at_inference: ClassVar = ["state"]
 
-    carrier: str = "pooled"
+    carrier: str = "matched"
     window: int = 300
     overlap: int = 0
     slots: int | None = None
@@ -94,7 +101,7 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
     activation: str = "gelu"
     rank: int = 32
     history: int | list | None = None
-    stands_for: str = "pooled"
+    stands_for: str = "matched"
     truncate_after: int | None = None
     tokens_at_once: int = 2048
     backbone: Any = None
