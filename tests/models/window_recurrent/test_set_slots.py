@@ -83,9 +83,9 @@ def test_trained_corrections_are_loaded_with_other_slots(tmp_path, variant):
 @pytest.mark.parametrize("variant", SLOTS)
 def test_states_of_another_size_are_refused(variant):
     model = recurrent_variant("gpt2", variant)
-    state = model(IDS).state
+    state, slots = model(IDS).state, model.config.slots
     model.set_slots(4)
-    with pytest.raises(ValueError, match="5 at 1,2,3"):
+    with pytest.raises(ValueError, match=f"{slots} at 1,2,3"):
         model(IDS, state=state)
 
 
@@ -107,5 +107,5 @@ def test_too_few_slots_are_refused_and_change_nothing(slots, problem):
 
 def test_states_with_other_sinks_are_refused():
     made, other = (recurrent_variant("llama", "selected", fields={"sinks": sinks}) for sinks in (2, 1))
-    with torch.no_grad(), pytest.raises(ValueError, match="selected \\(by attention\\), 2 sinks"):
+    with torch.no_grad(), pytest.raises(ValueError, match="selected \\(by received\\), 2 sinks"):
         other(tokens(2, 9), state=made(tokens(2, 9)).state)

@@ -1,5 +1,6 @@
-"""The cache of a backbone, for windows that are left open: what it keeps is its own affair, and not always keys and
-values as attention receives them.
+"""The cache of a backbone, for windows that are left open.
+
+What it keeps is the backbone's own affair, and not always keys and values as attention receives them.
 """
 
 from __future__ import annotations

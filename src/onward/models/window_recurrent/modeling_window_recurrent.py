@@ -154,7 +154,7 @@ class WindowRecurrentModel(CanBeDisabled):
             carried += f" ({c.pooling} of {c.pooled_layers} layers{', residual' if c.residual else ''})"
         elif carried == "spans" and len(c.spans_by_age) > 1:
             carried += f" ({', '.join(map(str, c.spans_by_age))} by age)"
-        elif carried == "selected":
+        elif carried in ("selected", "matched"):
             carried += f" (by {c.score})"
         if c.takes_slots and c.sinks != 1:
             carried += f", {c.sinks} sinks"

@@ -93,7 +93,8 @@ class Call:
                 watched[self.layer] = weights
             return output, weights
         if mask is None or query.device.type != "cpu" or self._unusual:
-            return sdpa_attention_forward(self.module, query, key, value, mask, **self.options)
+            options = {**self.options, "scaling": self.scaling}  # the width of keys may have changed
+            return sdpa_attention_forward(self.module, query, key, value, mask, **options)
         # As sdpa_attention_forward, but keys and values are not copied for each head of a group.
         dropout = self.options.get("dropout", 0.0)
         grouped = query.shape[1] != key.shape[1]
@@ -106,6 +107,11 @@ class Call:
         eager = sys.modules[type(self.module).__module__].eager_attention_forward  # type: ignore[attr-defined]
         options = {"scaling": self.scaling, **self.options}
         return eager(self.module, query, key, value, None if mask is None else added(mask, query), **options)
+
+    @property
+    def plain(self) -> bool:
+        """Whether attention is a softmax of products, and nothing watches its weights."""
+        return not (self.eager or self.watched or self._unusual)
 
     @property
     def _unusual(self) -> bool:

@@ -58,6 +58,8 @@ class SlotStep(WindowStep):
         keys, values, weights, used = (torch.stack(parts, 1).flatten(0, 1) for parts in zip(*fronts, strict=True))
         if self.holds:
             self.inserted[layer] = (run.of_last(keys), run.of_last(values))
+        if not used.any():
+            return None  # the first windows of documents run unmodified
         weighted = self.carrier.weighs or self.adapts
         return Front(keys, values, self._visible(used), weights if weighted else None, as_tokens=True)
 

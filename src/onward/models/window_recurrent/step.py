@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .cache import cache_of
 from .carriers import Carrier, Tensors
@@ -64,14 +64,16 @@ class WindowStep:
         value = torch.cat([front.values.to(call.value.dtype), call.value], dim=2)
         count, columns = front.keys.shape[2], call.query.shape[2]
         far = front.as_tokens and call.local is not None and count + columns > call.local
-        if call.mask is None and front.visible is None and front.weights is None and not far:
-            if columns == 1 or not call.causal:
-                return call.attended(call.query, key, value, None)
-            if call.key.shape[2] == columns and not call.watched:
-                # The fast kernel without a mask: empty queries for the memory make the causal triangle fit.
-                empty = call.query.new_zeros(*call.query.shape[:2], count, call.query.shape[3])
-                output, weights = call.attended(torch.cat([empty, call.query], dim=2), key, value, None)
-                return output[:, count:], None if weights is None else weights[:, :, count:]
+        alone = columns == 1 or not call.causal  # nothing is hidden from any query
+        if call.mask is None and call.plain and not far and (alone or call.key.shape[2] == columns):
+            # The fast kernel, without a mask: empty queries for the memory make the causal triangle fit.
+            query, empty = call.query, 0 if alone else count
+            if front.weights is not None or front.visible is not None:
+                query, key, value = _with_weights(call, front, key, value)
+            if empty:
+                query = torch.cat([query.new_zeros(*query.shape[:2], empty, query.shape[3]), query], dim=2)
+            output, _ = call.attended(query, key, value, None)
+            return output[:, empty:, :, : call.value.shape[3]], None
         return call.attended(call.query, key, value, self._mask(call, front))
 
     def _mask(self, call: Call, front: Front) -> Tensor:
@@ -129,3 +131,16 @@ class WindowStep:
     def closing(self, number: int) -> Tensor:
         """The rows whose window of this number closes. [B] bool"""
         return torch.tensor(self.run.closes[number], device=self.base.device)
+
+
+HIDDEN = -1e4  # as a weight: its exponential is 0 in every precision
+
+
+def _with_weights(call: Call, front: Front, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values with one more feature, whose product of a query and a key is the key's weight."""
+    weights = front.keys.new_zeros(front.keys.shape[:3]) if front.weights is None else front.weights
+    if front.visible is not None:
+        weights = weights.masked_fill(~front.visible[:, None], HIDDEN)
+    feature = nn.functional.pad(weights.to(key.dtype), (0, call.key.shape[2]))[..., None]
+    one = call.query.new_full((*call.query.shape[:3], 1), 1 / call.scaling)
+    return torch.cat([call.query, one], -1), torch.cat([key, feature], -1), nn.functional.pad(value, (0, 1))
