@@ -113,13 +113,12 @@ class SlotStep(WindowStep):
             size=self.carrier.count,
         )
 
-    def _later(self, call: Call, number: int, query: Tensor) -> tuple[Tensor, Tensor]:
+    def _later(self, call: Call, number: int, query: Tensor) -> tuple[Tensor, Tensor | None]:
         """Queries [B, heads, m, D] as they stand in the next window, and what they are near enough to see from there of
-        the memory, as long as nothing is dropped, and of this window [B or 1, m or 1, S + n] bool."""
+        the memory, as long as nothing is dropped, and of this window [B, m, S + n] bool; None for all."""
         turning, count = self.reader.turnings[call.layer - 1], self.carrier.count
-        nothing = torch.ones(1, 1, 1, dtype=torch.bool, device=query.device)
         if not self.needs_queries:
-            return query, nothing
+            return query, None
         places, real = self._layout(number)
         name = ("later", number, id(turning))
         end = (places + 1).masked_fill(~real, 0).amax(1) - self.reader.overlap  # where the next window begins
@@ -127,7 +126,7 @@ class SlotStep(WindowStep):
             self._known[name] = turning.table(end[:, None, None], query)
         later = turning.turn(query, self._known[name])
         if call.local is None:
-            return later, nothing
+            return later, None
         before = torch.arange(-count, 0, device=places.device).expand(len(places), -1)
         asked = places[:, -query.shape[2] :] + end[:, None]
         return later, asked[:, :, None] - torch.cat([before, places], 1)[:, None] < call.local

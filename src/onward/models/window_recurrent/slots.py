@@ -66,7 +66,7 @@ class ReadWindow:
     visible: Tensor  # [B, m, S + n] bool: what each query saw; nothing if it is padding
     kept: Tensor  # [B, S + n] bool: what the next memory may hold; of the window, what the next one does not repeat
     later: Tensor  # [B, H, G, m, D]: the queries, as they stand in the next window
-    near: Tensor  # [B or 1, m or 1, S + n] bool: what they are near enough to see from there
+    near: Tensor | None  # [B, m, S + n] bool: what they are near enough to see from there; None for all
     turning: Turning  # of keys
     scaling: float  # of scores
     size: int  # S
@@ -74,6 +74,7 @@ class ReadWindow:
     # -- what the next window will ask
 
     @cached_property
+    @torch.no_grad()
     def outlook(self) -> tuple[Tensor, Tensor]:
         """How much the next window would attend to each column [B, H, G, m, S + n], if it asked what this one asks; and
         the logarithm of what all its scores sum up to [B, H, G, m]. Padding asks nothing.
@@ -81,17 +82,20 @@ class ReadWindow:
         Its queries see all columns, from one window further on, beside tokens of their own: these give them the scores
         that this window's tokens gave.
         """
-        scores = self._scores(self.later, self.turned, self.added)
-        scores = scores.masked_fill(~(self.near & self.kept[:, None])[:, None, None], NEVER)
-        first = self.size
+        width, first = self.turned.shape[2], self.size
+        columns = self._scores(self.later, self.turned, self.added.masked_fill(~self.kept[:, None], NEVER))
+        if self.near is not None:
+            columns.masked_fill_(~self.near[:, None, None], NEVER)
         own = self._scores(self.queries, self.turned[:, :, first:], self.added[:, :, first:])
-        own = own.masked_fill(~self.visible[:, None, None, :, first:], NEVER)
-        normaliser = torch.cat([scores, own], -1).logsumexp(-1)
-        return (scores - normaliser[..., None]).exp().masked_fill(~self.asked[..., None], 0.0), normaliser
+        own.masked_fill_(~self.visible[:, None, None, :, first:], NEVER)
+        scores = torch.cat([columns, own], -1)
+        attention = scores.softmax(-1)
+        normaliser = scores.amax(-1) - attention.amax(-1).log()
+        return attention[..., :width].masked_fill_(~self.asked[..., None], 0.0), normaliser
 
     def _scores(self, queries: Tensor, keys: Tensor, added: Tensor) -> Tensor:
         scores = (queries @ keys[:, :, None].transpose(-1, -2)).to(torch.promote_types(queries.dtype, torch.float32))
-        return scores * self.scaling + added[:, :, None, None]
+        return scores.mul_(self.scaling).add_(added[:, :, None, None])
 
     @property
     def asked(self) -> Tensor:

@@ -6,7 +6,7 @@ values in front of a window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -60,40 +60,39 @@ class WindowStep:
     def attend_with(self, call: Call, front: Front | None) -> tuple[Tensor, Tensor | None]:
         if front is None:
             return call.attended(call.query, call.key, call.value, call.mask) if call.watched else call.own()
+        query = call.query
         key = torch.cat([front.keys.to(call.key.dtype), call.key], dim=2)
         value = torch.cat([front.values.to(call.value.dtype), call.value], dim=2)
-        count, columns = front.keys.shape[2], call.query.shape[2]
-        far = front.as_tokens and call.local is not None and count + columns > call.local
-        alone = columns == 1 or not call.causal  # nothing is hidden from any query
-        if call.mask is None and call.plain and not far and (alone or call.key.shape[2] == columns):
-            # The fast kernel, without a mask: empty queries for the memory make the causal triangle fit.
-            query, empty = call.query, 0 if alone else count
-            if front.weights is not None or front.visible is not None:
-                query, key, value = _with_weights(call, front, key, value)
-            if empty:
-                query = torch.cat([query.new_zeros(*query.shape[:2], empty, query.shape[3]), query], dim=2)
-            output, _ = call.attended(query, key, value, None)
-            return output[:, empty:, :, : call.value.shape[3]], None
-        return call.attended(call.query, key, value, self._mask(call, front))
+        if call.plain and (front.weights is not None or front.visible is not None):
+            query, key, value = _with_weights(call, front, key, value)
+            front = replace(front, weights=None, visible=None)  # then all windows and layers share one mask
+        output, weights = call.attended(query, key, value, self._mask(call, front))
+        return output[..., : call.value.shape[3]], weights
 
-    def _mask(self, call: Call, front: Front) -> Tensor:
-        """The call's mask with V columns in front, [M or 1, 1 or all heads, t, V + n]. Layers share a mask without
-        weights, which is made once for each kind of layer."""
+    def _mask(self, call: Call, front: Front) -> Tensor | None:
+        """The call's mask with V columns in front, [M or 1, 1 or all heads, t, V + n]; None if nothing is hidden. Masks
+        without weights are made once for each kind of layer."""
         name = (id(call.mask), id(front.visible), call.local, call.causal, call.query.shape[2])
         if name not in self._masks:
-            own = call.visible() if call.mask is None else call.mask
-            seen = self._seen(call, front)
-            batch = max(own.shape[0], seen.shape[0])
-            self._masks[name] = (call.mask, front.visible, seen.expand(batch, own.shape[1], -1, -1), own)
-        *_, seen, own = self._masks[name]
-        own = own.expand(seen.shape[0], -1, seen.shape[2], -1)
-        if front.weights is not None:
-            heads = call.query.shape[1]
-            weights = front.weights.to(call.query.dtype).repeat_interleave(heads // front.weights.shape[1], 1)
-            least = torch.finfo(call.query.dtype).min
-            seen = torch.where(seen, weights[:, :, None], least)
-            own = added(own, call.query).expand(seen.shape[0], heads, -1, -1)
-        elif own.dtype != torch.bool:
+            self._masks[name] = (call.mask, front.visible, self._shared_mask(call, front))
+        *_, shared = self._masks[name]
+        if front.weights is None:
+            return shared
+        heads, count = call.query.shape[1], front.keys.shape[2]
+        weights = front.weights.to(call.query.dtype).repeat_interleave(heads // front.weights.shape[1], 1)
+        if shared is None:
+            shared = call.query.new_ones(1, 1, 1, count + call.key.shape[2], dtype=torch.bool)
+        shared = added(shared, call.query).expand(len(weights), heads, call.query.shape[2], -1)
+        return torch.cat([shared[..., :count] + weights[:, :, None], shared[..., count:]], dim=-1)
+
+    def _shared_mask(self, call: Call, front: Front) -> Tensor | None:
+        own = call.visible() if call.mask is None else call.mask
+        seen = self._seen(call, front)
+        if call.mask is None and bool(own.all()) and bool(seen.all()):
+            return None
+        batch = max(own.shape[0], seen.shape[0])
+        seen, own = seen.expand(batch, own.shape[1], -1, -1), own.expand(batch, -1, seen.shape[2], -1)
+        if own.dtype != torch.bool:
             seen = added(seen, call.query).to(own.dtype)
         return torch.cat([seen, own], dim=-1)
 
