@@ -426,3 +426,13 @@ def test_a_memory_of_everything_is_attention_to_everything(family: str, variant:
     for parameter in model.carrier.parameters():
         parameter.zero_()
     assert_close(read(model, ids)[0], expected, "outputs")
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+@pytest.mark.parametrize("variant", CARRIERS)
+@torch.no_grad()
+def test_the_first_window_of_a_document_is_the_backbones_bit_for_bit(variant: str, use_cache: bool) -> None:
+    model = shared("llama", variant, overlap=2)
+    for length in (WINDOW - 1, WINDOW):
+        ids = tokens(2, length)
+        assert torch.equal(model(ids, use_cache=use_cache).logits, model.backbone(ids, use_cache=use_cache).logits)
