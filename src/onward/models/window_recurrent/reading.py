@@ -30,7 +30,7 @@ from .planning import Tape, Windows, both_with_types, pack, real_columns, with_p
 from .request import Request
 from .seam import backbone_layers, first_position, layer_numbers, takes_positions, taking
 from .slot_step import SlotStep
-from .slots import Slots, grouped
+from .slots import Slots
 from .state import OpenWindow, WindowState, check_fits
 from .step import WindowStep
 from .turning import Turning
@@ -143,18 +143,8 @@ class Reader:
         if self.carrier.takes_vectors or any(state.open.cached):
             return 1
         most = max(1, self.config.tokens_at_once // (self.window * state.batch_size))
-        if self.carrier.takes_slots and (free := self._free_slots(state)):
-            # Until all slots are used, attention needs a mask, and is slower: these windows run by themselves.
-            most = min(most, -(-free // (self.window - self.overlap)))
         truncate_after = self.config.truncate_after
         return most if not truncate_after else min(most, truncate_after - number % truncate_after)
-
-    def _free_slots(self, state: WindowState) -> int:
-        """In the row that has most of them."""
-        if not all(state.has_memory):
-            return self.carrier.count
-        first = grouped(state.memory)[0].used
-        return self.carrier.count - int(first.sum(1).min())
 
     # -- one run of the backbone
 
