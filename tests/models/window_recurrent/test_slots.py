@@ -436,3 +436,54 @@ def test_the_first_window_of_a_document_is_the_backbones_bit_for_bit(variant: st
     for length in (WINDOW - 1, WINDOW):
         ids = tokens(2, length)
         assert torch.equal(model(ids, use_cache=use_cache).logits, model.backbone(ids, use_cache=use_cache).logits)
+
+
+@pytest.mark.parametrize("variant", ["recent", "matched"])
+def test_what_is_learned_counts_whatever_the_optimizer(variant: str) -> None:
+    """Fused optimizers change values without counting it as a change."""
+    model = recurrent_variant("llama", variant).float()
+    ids = tokens(1, 20)
+    with torch.no_grad():
+        for tensor in model.carrier.parameters():
+            tensor.zero_()
+        before = model(ids).logits
+        assert not model.carrier.adapts
+    optimizer = torch.optim.AdamW(model.carrier.parameters(), lr=0.1, fused=True)
+    for tensor in model.carrier.parameters():
+        tensor.grad = torch.ones_like(tensor)
+    optimizer.step()
+    with torch.no_grad():
+        assert model.carrier.adapts and not torch.equal(model(ids).logits, before)
+
+
+@pytest.mark.parametrize("variant", SOME)
+def test_models_that_were_made_for_inference_alone(variant: str) -> None:
+    with torch.inference_mode():
+        model = recurrent_variant("llama", variant)
+        ids = tokens(1, 20)
+        inferred = model(ids).logits
+    again = recurrent_variant("llama", variant)
+    again(ids.clone(), labels=ids.clone()).loss.backward()
+    assert_close(inferred.clone(), again(ids.clone()).logits, "outputs")
+
+
+@pytest.mark.parametrize("variant", SOME)
+@torch.no_grad()
+def test_a_new_document_is_free_of_numbers_that_overflowed_in_the_old_one(variant: str) -> None:
+    model = shared("llama", variant)
+    ids = tokens(2, 12)
+    state = model(ids).state
+    spoilt = tuple(
+        part.masked_fill(torch.ones_like(part) > 0, torch.nan) if part.is_floating_point() else part
+        for part in state.memory
+    )
+    spoilt_state = replace(
+        state,
+        memory=tuple(
+            torch.where(torch.tensor([True, False]).view(-1, *[1] * (a.dim() - 1)), b, a)
+            for a, b in zip(state.memory, spoilt, strict=True)
+        ),
+    )
+    more = tokens(2, 17, seed=1)
+    ours = model(more, state=spoilt_state, starts_document=[True, False]).logits
+    assert_close(ours, model(more, state=state, starts_document=[True, False]).logits, "outputs")

@@ -142,8 +142,10 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             values["stands_for"] = self._acts_as
         acts_as = self._acts_as if carrier == "constant" else carrier
         values["slots" if _counts_slots(acts_as) else "vectors"] = self.vector_count
+        if acts_as != "spans":
+            values["history"] = None
         if CARRIERS[acts_as].takes_slots:
-            values |= {"history": None, "slots": slots_in_equal_bytes(self, self._acts_as)}
+            values["slots"] = slots_in_equal_bytes(self, self._acts_as)
         return type(self)(**values)
 
     def with_slots(self, slots: int | None) -> WindowRecurrenceConfig:

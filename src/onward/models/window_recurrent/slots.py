@@ -46,7 +46,7 @@ class Slots(NamedTuple):
 
     def forgotten(self, rows: Tensor) -> Slots:
         """Without what the marked rows [B] remember."""
-        return self._replace(ages=self.ages.masked_fill(rows[:, None, None], 0))
+        return Slots(*(part.masked_fill(rows.view(-1, *[1] * (part.dim() - 1)), 0) for part in self))
 
 
 def grouped(slots: tuple[Tensor, ...]) -> tuple[Slots, ...]:
@@ -131,9 +131,9 @@ class ReadWindow:
         keys, values, weights, marks, ages = self.slots
         used = self.kept[:, None].expand(ages.shape).gather(-1, columns)
         return Slots(
-            keys.gather(2, wide.expand(*columns.shape, keys.shape[-1])) * used[..., None],
-            values.gather(2, wide.expand(*columns.shape, values.shape[-1])) * used[..., None],
-            weights.gather(2, columns) * used,
-            marks.gather(2, columns) * used,
-            ages.gather(2, columns) * used,
+            keys.gather(2, wide.expand(*columns.shape, keys.shape[-1])).masked_fill(~used[..., None], 0),
+            values.gather(2, wide.expand(*columns.shape, values.shape[-1])).masked_fill(~used[..., None], 0),
+            weights.gather(2, columns).masked_fill(~used, 0),
+            marks.gather(2, columns).masked_fill(~used, 0),
+            ages.gather(2, columns).masked_fill(~used, 0),
         )

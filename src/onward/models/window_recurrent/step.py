@@ -73,7 +73,7 @@ class WindowStep:
         """The call's mask with V columns in front, [M or 1, 1 or all heads, t, V + n]; None if nothing is hidden. Masks
         without weights are made once for each kind of layer."""
         name = (id(call.mask), id(front.visible), call.local, call.causal, call.query.shape[2])
-        if name not in self._masks:
+        if name not in self._masks:  # which keeps both tensors, so that no other gets the id of one
             self._masks[name] = (call.mask, front.visible, self._shared_mask(call, front))
         *_, shared = self._masks[name]
         if front.weights is None:
@@ -142,4 +142,6 @@ def _with_weights(call: Call, front: Front, key: Tensor, value: Tensor) -> tuple
         weights = weights.masked_fill(~front.visible[:, None], HIDDEN)
     feature = nn.functional.pad(weights.to(key.dtype), (0, call.key.shape[2]))[..., None]
     one = call.query.new_full((*call.query.shape[:3], 1), 1 / call.scaling)
-    return torch.cat([call.query, one], -1), torch.cat([key, feature], -1), nn.functional.pad(value, (0, 1))
+    width = 1 if key.device.type == "cpu" else 8  # kernels of GPUs want widths that are multiples of 8
+    one, feature = (nn.functional.pad(x, (0, width - 1)) for x in (one, feature))
+    return torch.cat([call.query, one], -1), torch.cat([key, feature], -1), nn.functional.pad(value, (0, width))

@@ -58,6 +58,7 @@ class CannotTurn(ValueError):
 
 
 @looked_at_once
+@torch.inference_mode(False)  # what is kept must serve training, too
 def turnings_of(base: PreTrainedModel) -> tuple[Turning, ...]:
     """How the keys of each layer of a backbone turn."""
     ids = torch.arange(min(TOKENS, base.config.get_text_config().vocab_size), device=base.device)[:, None]

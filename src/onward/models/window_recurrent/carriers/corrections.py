@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -48,16 +48,14 @@ class Corrections(nn.ModuleList):
 
     def __init__(self, shapes: Sequence[Sequence[int]], rank: int):
         super().__init__(Correction(heads, key, value, rank) for heads, key, value in shapes)
-        self._looked: tuple[Any, bool] = (None, False)
+        self._learned = False
 
     @property
     def matter(self) -> bool:
-        """Whether something was learned, or is being learned."""
-        layers = cast(Iterable[Correction], self)
-        learned = [tensor for layer in layers for tensor in layer.learned]
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in learned):
-            return True
-        versions = [(tensor.data_ptr(), tensor._version) for tensor in learned]
-        if versions != self._looked[0]:  # values are looked at once, not at every call
-            self._looked = versions, any(bool(tensor.any()) for tensor in learned)
-        return self._looked[1]
+        """Whether something was learned, or is being learned. Optimizers may change values without a trace, so values
+        are looked at until one is not zero; from then on corrections are applied, which is right for zeros, too."""
+        learned = [tensor for layer in cast(Iterable[Correction], self) for tensor in layer.learned]
+        if not self._learned:
+            being_learned = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in learned)
+            self._learned = being_learned or any(bool(tensor.any()) for tensor in learned)
+        return self._learned

@@ -17,6 +17,7 @@ from .base import carrier
 from .selected import Selected
 
 MOST_MERGED = 4
+LEAST_WEIGHT = -100.0  # hides a slot, and is a number
 NEXT_TO_NOTHING = 1e-30  # attention, where layers with local attention have none at all
 
 
@@ -96,4 +97,4 @@ class Matched(Selected):
         scores = (window.queries @ turned[:, :, None].transpose(-1, -2)).to(mass.dtype) * window.scaling
         without = (scores - window.outlook[1][..., None]).exp().masked_fill(~window.asked[..., None], 0.0)
         weights = mass.log() - (window.mean_over_queries(without) + NEXT_TO_NOTHING).log()
-        return weights.clamp(max=math.log(self.count + self.window))
+        return weights.clamp(LEAST_WEIGHT, math.log(self.count + self.window))
