@@ -1,12 +1,11 @@
 """The memory of one layer as keys and values: what carriers choose from when a window closes, and what they keep.
 
-Shapes: B rows, H key-value heads, G query heads of each, S slots, n tokens of a window, m queries, D features of a key,
-E of a value.
+Shapes: B rows, H key-value heads, S slots, n tokens of a window, D features of a key, E of a value.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -14,9 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .turning import Turning
-
-NEVER = -math.inf
+from .outlook import NEVER, Outlook
 
 
 class Slots(NamedTuple):
@@ -46,7 +43,11 @@ class Slots(NamedTuple):
 
     def forgotten(self, rows: Tensor) -> Slots:
         """Without what the marked rows [B] remember."""
-        return Slots(*(part.masked_fill(rows.view(-1, *[1] * (part.dim() - 1)), 0) for part in self))
+        return self.only(~rows[:, None, None])
+
+    def only(self, used: Tensor) -> Slots:
+        """Without the slots that are not used [B, H or 1, S or 1]."""
+        return Slots(*(part.masked_fill(~(used[..., None] if part.dim() == 4 else used), 0) for part in self))
 
 
 def grouped(slots: tuple[Tensor, ...]) -> tuple[Slots, ...]:
@@ -60,80 +61,60 @@ class ReadWindow:
     """A window that has been read, as one layer saw it: S columns of memory, then its n tokens, the oldest first."""
 
     slots: Slots  # all columns: [B, H, S + n, ..], ages as seen from the next window
-    turned: Tensor  # [B, H, S + n, D]: keys as they were attended to
-    added: Tensor  # [B, H, S + n]: to scores, as the window saw it
-    queries: Tensor  # [B, H, G, m, D], of the window's tokens, where they stood
-    visible: Tensor  # [B, m, S + n] bool: what each query saw; nothing if it is padding
     kept: Tensor  # [B, S + n] bool: what the next memory may hold; of the window, what the next one does not repeat
-    later: Tensor  # [B, H, G, m, D]: the queries, as they stand in the next window
-    near: Tensor | None  # [B, m, S + n] bool: what they are near enough to see from there; None for all
-    turning: Turning  # of keys
-    scaling: float  # of scores
+    full: bool  # whether all of it may be kept
     size: int  # S
-
-    # -- what the next window will ask
+    look: Callable[[], Outlook]
+    turn: Callable[[Tensor], Tensor]  # keys [B, H, M, D] to where the first M slots will stand
 
     @cached_property
-    @torch.no_grad()
-    def outlook(self) -> tuple[Tensor, Tensor]:
-        """How much the next window would attend to each column [B, H, G, m, S + n], if it asked what this one asks; and
-        the logarithm of what all its scores sum up to [B, H, G, m]. Padding asks nothing.
-
-        Its queries see all columns, from one window further on, beside tokens of their own: these give them the scores
-        that this window's tokens gave.
-        """
-        width, first = self.turned.shape[2], self.size
-        columns = self._scores(self.later, self.turned, self.added.masked_fill(~self.kept[:, None], NEVER))
-        if self.near is not None:
-            columns.masked_fill_(~self.near[:, None, None], NEVER)
-        own = self._scores(self.queries, self.turned[:, :, first:], self.added[:, :, first:])
-        own.masked_fill_(~self.visible[:, None, None, :, first:], NEVER)
-        scores = torch.cat([columns, own], -1)
-        attention = scores.softmax(-1)
-        normaliser = scores.amax(-1) - attention.amax(-1).log()
-        return attention[..., :width].masked_fill_(~self.asked[..., None], 0.0), normaliser
-
-    def _scores(self, queries: Tensor, keys: Tensor, added: Tensor) -> Tensor:
-        scores = (queries @ keys[:, :, None].transpose(-1, -2)).to(torch.promote_types(queries.dtype, torch.float32))
-        return scores.mul_(self.scaling).add_(added[:, :, None, None])
-
-    @property
-    def asked(self) -> Tensor:
-        """[B, 1, 1, m] bool: the queries that are not padding."""
-        return self.visible.any(-1)[:, None, None]
-
-    def mean_over_queries(self, x: Tensor) -> Tensor:
-        """[B, H, ..], of [B, H, G, m, ..], in which padding has zeros."""
-        asked = self.asked.sum((2, 3)) * x.shape[2]
-        return x.sum((2, 3)) / asked.clamp(min=1).view(-1, *[1] * (x.dim() - 3))
+    def outlook(self) -> Outlook:
+        """What the next window would attend to."""
+        return self.look()
 
     # -- what is kept
 
-    def rank(self) -> Tensor:
-        """[B, S + n]: the place of each column among those that may be kept, from 0, the oldest first."""
-        return self.kept.cumsum(1) - 1
+    def rank(self, start: int = 0) -> Tensor:
+        """[B, S + n - start]: the place of each column from `start` on among those that may be kept, from 0, the oldest
+        first."""
+        return self.kept[:, start:].cumsum(1) - 1
 
     def best(self, priority: Tensor, count: int) -> Tensor:
         """[B, H, count]: the columns of each head with the highest priority [B, H, S + n], unused ones first and then
         the oldest first."""
-        kept = self.kept[:, None].expand(priority.shape)
+        return self.oldest_first(self.ranked(priority)[..., :count])
+
+    def ranked(self, priority: Tensor, start: int = 0) -> Tensor:
+        """The columns from `start` on, by their priority [B, H, S + n - start]; those that may not be kept are last."""
+        if not self.full:
+            priority = priority.masked_fill(~self.kept[:, None, start:], NEVER)
         # Stable and from the last column: of equals, the newest. Layers with local attention give many the same score.
-        order = priority.masked_fill(~kept, NEVER).flip(-1).sort(dim=-1, descending=True, stable=True).indices
-        width = priority.shape[-1]
-        chosen = width - 1 - order[..., :count]
+        from_last = priority.flip(-1).sort(dim=-1, descending=True, stable=True).indices
+        return self.kept.shape[1] - 1 - from_last
+
+    def oldest_first(self, columns: Tensor) -> Tensor:
+        """Unused columns first, and then the oldest first."""
+        if self.full:
+            return columns.sort(-1).values
         # A column that may not be kept is only chosen where there are too few: it becomes an unused slot.
-        place = chosen + width * kept.gather(-1, chosen)
+        width = self.kept.shape[1]
+        place = columns + width * self._kept(columns)
         return place.sort(-1).values % width
 
     def take(self, columns: Tensor) -> Slots:
         """The slots of some columns [B, H, count]."""
         wide = columns[..., None]
-        keys, values, weights, marks, ages = self.slots
-        used = self.kept[:, None].expand(ages.shape).gather(-1, columns)
-        return Slots(
-            keys.gather(2, wide.expand(*columns.shape, keys.shape[-1])).masked_fill(~used[..., None], 0),
-            values.gather(2, wide.expand(*columns.shape, values.shape[-1])).masked_fill(~used[..., None], 0),
-            weights.gather(2, columns).masked_fill(~used, 0),
-            marks.gather(2, columns).masked_fill(~used, 0),
-            ages.gather(2, columns).masked_fill(~used, 0),
+        found = Slots(
+            *(part.gather(2, wide.expand(*columns.shape, part.shape[-1])) for part in self.slots[:2]),
+            *(part.gather(2, columns) for part in self.slots[2:]),
         )
+        return found if self.full else found.only(self._kept(columns))
+
+    def first(self, count: int) -> Slots:
+        """The slots of the first columns."""
+        found = Slots(*(part[:, :, :count] for part in self.slots))
+        return found if self.full else found.only(self.kept[:, None, :count])
+
+    def _kept(self, columns: Tensor) -> Tensor:
+        """[B, H, count] bool"""
+        return self.kept[:, None].expand(-1, columns.shape[1], -1).gather(-1, columns)

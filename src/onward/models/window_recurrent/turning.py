@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -50,7 +51,18 @@ class Turning:
         """x [.., D] turned on by what a table says."""
         if table is None:
             return x
-        return x * table[0] + x[..., self.partner.to(x.device)] * table[1]
+        return x * table[0] + self._partners(x) * table[1]
+
+    def _partners(self, x: Tensor) -> Tensor:
+        if self._apart:  # many times faster
+            return x.roll(self._apart, -1)
+        return x.index_select(-1, self.partner.to(x.device))
+
+    @cached_property
+    def _apart(self) -> int:
+        """How far every feature is from its partner, if that is the same for all; 0 if not."""
+        apart = (torch.arange(len(self.partner)) - self.partner) % len(self.partner)
+        return int(apart[0]) if bool((apart == apart[0]).all()) else 0
 
 
 class CannotTurn(ValueError):

@@ -1,18 +1,19 @@
 """The tokens that each head needs most, and a few slots that stand for all the others.
 
-Shapes: B rows, H key-value heads, G query heads of each, m queries, S slots, n tokens of a window, M merged slots.
+Shapes: B rows, H key-value heads, S slots, n tokens of a window, M merged slots, N columns that are dropped.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..slots import NEVER, ReadWindow, Slots
+from ....ops.modes import full_precision
+from ..outlook import NEVER
+from ..slots import ReadWindow, Slots
 from .base import carrier
 from .selected import Selected
 
@@ -41,60 +42,59 @@ class Matched(Selected):
 
     def next(self, window: ReadWindow, layer: int) -> Slots:
         score = self.score_of(window)
-        after_merged = torch.arange(score.shape[-1], device=score.device) >= self.merged
-        tokens = replace(window, kept=window.kept & after_merged)
-        columns = self.columns(tokens, score, self.count - self.merged)
-        kept = self.chosen(tokens, score, columns)
+        ranked, count = self.ranked(window, score, start=self.merged), self.count - self.merged
+        kept = self.kept(window, score, ranked[..., :count])
         if not self.merged:
             return kept
-        dropped = tokens.kept[:, None].expand(score.shape).scatter(-1, columns, False)
-        merged = self.merge(window, dropped)
+        merged = self.merge(window, window.oldest_first(ranked[..., count:]))
         return Slots(*(torch.cat(parts, 2) for parts in zip(merged, kept, strict=True)))
 
     def merge(self, window: ReadWindow, dropped: Tensor) -> Slots:
-        """The merged slots, after the columns in `dropped` [B, H, S + n] have joined them."""
-        keys, values, *_, ages = window.slots
-        shares, mass = self.shares(window, dropped)
-        used = shares.sum(-1) > 0  # [B, H, M]
-        key = shares.to(keys.dtype) @ keys
-        weights = torch.where(used, self.weights(window, key, mass), 0.0)
-        oldest = (ages[:, :, None] * (shares > 0)).amax(-1)
-        return Slots(
-            key, shares.to(values.dtype) @ values, weights.to(keys.dtype), torch.zeros_like(key[..., 0]), oldest
-        )
+        """The merged slots, after the columns `dropped` [B, H, N] have joined them."""
+        before, joining = window.first(self.merged), window.take(dropped)
+        with torch.no_grad():
+            members = self.members(before, joining, window.full)
+            attention = window.outlook.mean + NEXT_TO_NOTHING
+            mass = members * attention.gather(-1, dropped)[:, :, None]
+            stays = attention[..., : self.merged] * window.kept[:, None, : self.merged]
+            total = stays + mass.sum(-1)
+            some = total.clamp(min=NEXT_TO_NOTHING)[..., None]
+            stays, mass = (part.to(before.keys) for part in (stays[..., None] / some, mass / some))
+        key = stays * before.keys + mass @ joining.keys
+        weights = self.weights(window, key, total)
+        oldest = torch.maximum(before.ages, (members * joining.ages[:, :, None]).amax(-1).int())
+        value = stays.to(before.values) * before.values + mass.to(before.values) @ joining.values
+        return Slots(key, value, weights.to(before.weights), torch.zeros_like(before.marks), oldest)
 
-    @torch.no_grad()
-    def shares(self, window: ReadWindow, dropped: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each column in each merged slot [B, H, M, S + n], and the attention to all they stand for [B, H, M]."""
-        homes = self.homes(window, dropped)
-        like = F.normalize(window.slots.keys.to(homes.dtype), dim=-1)
-        likeness = (homes @ like @ like.transpose(-1, -2)).masked_fill(~homes.any(-1, keepdim=True), NEVER)
-        joins = F.one_hot(likeness.argmax(2), self.merged).transpose(-1, -2) * dropped[:, :, None]
-        members = torch.where(homes.any(2, keepdim=True), homes, joins.to(homes.dtype))
-        attention = window.mean_over_queries(window.outlook[0])
-        mass = members * (attention[:, :, None] + NEXT_TO_NOTHING)
-        total = mass.sum(-1)
-        return mass / total.clamp(min=NEXT_TO_NOTHING)[..., None], total
-
-    def homes(self, window: ReadWindow, dropped: Tensor) -> Tensor:
-        """The column that each merged slot continues [B, H, M, S + n], 0 or 1: its own, or if it is not used yet, one
-        that is dropped. Those are taken evenly from all that are dropped, and the last slots are used first."""
-        count, width = self.merged, dropped.shape[-1]
-        number = torch.arange(count, device=dropped.device)
-        own = number[:, None] == torch.arange(width, device=dropped.device)  # [M, S + n]
-        used = window.kept[:, None, :count, None]  # [B, 1, M, 1]
-        total = dropped.sum(-1, keepdim=True)  # [B, H, 1]
-        wanted = ((2 * number.flip(0) + 1) * total.clamp(min=count)).div(2 * count, rounding_mode="floor")  # [B, H, M]
-        newer = (total - dropped.cumsum(-1))[:, :, None]  # how many of those that are dropped are newer
-        first = dropped[:, :, None] & (newer == wanted[..., None])
-        return torch.where(used, own, first).to(torch.promote_types(window.slots.keys.dtype, torch.float32))
+    def members(self, before: Slots, joining: Slots, full: bool) -> Tensor:
+        """[B, H, M, N]: 1 where a column joins a merged slot, the one whose key is most like its own."""
+        homes, joins = (slots.keys.to(full_precision(slots.keys.dtype)) for slots in (before, joining))
+        number = torch.arange(self.merged, device=homes.device)[:, None]
+        if full:
+            return (likeness(homes, joins).argmax(2, keepdim=True) == number).to(homes.dtype)
+        # Slots that are not used yet begin with a column that is dropped. These are taken evenly from all that are
+        # dropped, and the last slots are used first.
+        used, real = before.ages > 0, joining.ages > 0
+        total = real.sum(-1, keepdim=True)  # [B, H, 1]
+        part = 2 * number[:, 0].flip(0) + 1
+        newer = (part * total.clamp(min=self.merged)).div(2 * self.merged, rounding_mode="floor")
+        begins = ~used & (newer < total)  # [B, H, M]
+        founder = (real.shape[-1] - 1 - newer).clamp(min=0)
+        there = (used | begins)[..., None]
+        homes = torch.where(begins[..., None], joins.gather(2, founder[..., None].expand_as(homes)), homes)
+        like = likeness(homes, joins).masked_fill(~there, NEVER)
+        founds = begins[..., None] & (founder[..., None] == torch.arange(real.shape[-1], device=homes.device))
+        follows = (like.argmax(2, keepdim=True) == number) & there & real[:, :, None]
+        return torch.where(founds.any(2, keepdim=True), founds, follows).to(homes.dtype)
 
     @torch.no_grad()
     def weights(self, window: ReadWindow, key: Tensor, mass: Tensor) -> Tensor:
         """[B, H, M]: added to the scores of merged keys [B, H, M, D], they get the attention `mass` [B, H, M]."""
-        places = torch.arange(-self.count, self.merged - self.count, device=key.device)
-        turned = window.turning.turn(key, window.turning.table(places, key))
-        scores = (window.queries @ turned[:, :, None].transpose(-1, -2)).to(mass.dtype) * window.scaling
-        without = (scores - window.outlook[1][..., None]).exp().masked_fill(~window.asked[..., None], 0.0)
-        weights = mass.log() - (window.mean_over_queries(without) + NEXT_TO_NOTHING).log()
-        return weights.clamp(LEAST_WEIGHT, math.log(self.count + self.window))
+        alone = window.outlook.mean_beside(window.turn(key)) + NEXT_TO_NOTHING
+        weights = (mass.log() - alone.log()).clamp(LEAST_WEIGHT, math.log(self.count + self.window))
+        return weights if window.full else weights.masked_fill(mass == 0, 0.0)
+
+
+def likeness(homes: Tensor, keys: Tensor) -> Tensor:
+    """[B, H, M, N]: cosines, up to the length of each key."""
+    return F.normalize(homes, dim=-1) @ keys.transpose(-1, -2)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def attention(window: ReadWindow) -> Tensor:
     """The mean square of the attention that the next window would give it: a few strong ones count most."""
-    return window.mean_over_queries(window.outlook[0].square())
+    return window.outlook.mean_square
 
 
 def received(window: ReadWindow) -> Tensor:
@@ -59,19 +59,20 @@ class Selected(SlotCarrier):
 
     def next(self, window: ReadWindow, layer: int) -> Slots:
         score = self.score_of(window)
-        return self.chosen(window, score, self.columns(window, score, self.count))
+        return self.kept(window, score, self.ranked(window, score)[..., : self.count])
 
     @torch.no_grad()
     def score_of(self, window: ReadWindow) -> Tensor:
         return self.score(window)
 
-    def columns(self, window: ReadWindow, score: Tensor, count: int) -> Tensor:
-        """[B, H, count]: those that each head keeps."""
-        rank = window.rank()
+    def ranked(self, window: ReadWindow, score: Tensor, start: int = 0) -> Tensor:
+        """[B, H, S + n - start]: the columns from `start` on, by how much each head needs them."""
+        rank = window.rank(start)
         protected = (rank < self.sinks) | (rank >= rank[:, -1:] + 1 - self.recent)
-        return window.best(score.masked_fill(protected[:, None], math.inf), count)
+        return window.ranked(score[..., start:].masked_fill(protected[:, None], math.inf), start)
 
-    def chosen(self, window: ReadWindow, score: Tensor, columns: Tensor) -> Slots:
+    def kept(self, window: ReadWindow, score: Tensor, columns: Tensor) -> Slots:
+        columns = window.oldest_first(columns)
         kept = window.take(columns)
         return kept._replace(marks=(score.gather(-1, columns) * (kept.ages > 0)).to(kept.marks.dtype))
 
