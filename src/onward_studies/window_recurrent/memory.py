@@ -40,10 +40,12 @@ class MemorySizes:
     also swapped between documents at the sizes `swapped_at`. The full context is a window of `length` tokens.
 
     The memories `trained`, plain windows and the full context are trained on `trained_on`, in `trained_windows`, with
-    LoRA adapters of `lora_rank`, on `tokens` in steps of `rows` segments of `length` tokens. `goals`: how much better
-    than kept tokens an untrained memory is to be on the first text in the first windows, by its slots; `share_goal`:
-    the percentage of what lies between kept tokens and the full context that a trained one is to win back, with the
-    slots of the first goal."""
+    LoRA adapters of `lora_rank`, on `tokens` in steps of `rows` segments of `length` tokens. A constant is learned
+    altogether, and has a rate of its own.
+
+    `goals`: how much better than kept tokens an untrained memory is to be on the first text in the first windows, by
+    its slots; `share_goal`: the percentage of what lies between kept tokens and the full context that a trained one is
+    to win back, with the slots of the first goal."""
 
     decoder: Decoder = by_scale(DECODERS["smoke"], SMOLLM2)
     texts: tuple[str, ...] = by_scale(("books", "code"), ("books", "wikipedia", "latex", "code"))
@@ -51,7 +53,7 @@ class MemorySizes:
     slots: tuple[int, ...] = by_scale((4, 8), (16, 32, 64, 128, 256, 512))
     untrained: tuple[str, ...] = by_scale(
         (KEPT, "selected-attention", "matched", "spans"),
-        (KEPT, "selected-attention", "selected-received", "selected-key_difference", "matched", "spans"),
+        (KEPT, "selected-received", "matched", "spans"),
     )
     swapped_at: tuple[int, ...] = by_scale((8,), (128,))
     length: int = by_scale(64, 1024)
@@ -66,8 +68,9 @@ class MemorySizes:
     random_slots: tuple[int, ...] = by_scale((4, 8), (16, 512))
     tokens: int = by_scale(256, 25_600, 20_000_000)
     rows: int = by_scale(1, 1, 16)
-    rate: LearningRate = by_scale(5e-4, 5e-4, 1e-4)
-    carrier_rate: LearningRate = 1e-3
+    rate: LearningRate = by_scale(5e-4, 1.5e-3, 1e-4)
+    carrier_rate: LearningRate = 1e-4
+    constant_rate: LearningRate = 1e-3
     lora_rank: int = by_scale(2, 8, 16)
     teacher_share: float = 0.5
     schedule: str = "linear"
@@ -79,6 +82,9 @@ class MemorySizes:
 
     def test_stretches_of(self, text: str) -> int:
         return self.more_stretches.get(text, self.test_stretches)
+
+    def carrier_rate_of(self, memory: str) -> float:
+        return self.constant_rate if memory == CONSTANT else self.carrier_rate
 
 
 SCALES = scales_of(MemorySizes)
@@ -172,7 +178,7 @@ def _reading(setting: StudySetting, reading: Reading, seed: int | None) -> Run:
 
 
 OF_TRAINING = (
-    *("length", "random_slots", "tokens", "rows", "rate", "carrier_rate", "lora_rank", "teacher_share"),
+    *("length", "random_slots", "tokens", "rows", "rate", "lora_rank", "teacher_share"),
     *("schedule", "warmup_steps", "evaluate_every", "train_bytes", "reach", "validation_stretches"),
 )
 
@@ -185,6 +191,7 @@ def _training(setting: StudySetting, reading: Reading, seed: int) -> Run:
         "window": reading.window,
         "memory": fields_of(reading.memory),
         "seed": seed,
+        "carrier_rate": sizes.carrier_rate_of(reading.memory),
         **{name: getattr(sizes, name) for name in OF_TRAINING},
     }
     needs = (BACKBONE,) if sizes.decoder.name is None else ()

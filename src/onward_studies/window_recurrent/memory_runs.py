@@ -50,7 +50,7 @@ def train(sizes: MemorySizes, reading: Reading, seed: int, work: Work) -> Outcom
         sizes.tokens,
         seed,
         train="lora",
-        carrier_learning_rate=sizes.carrier_rate,
+        carrier_learning_rate=sizes.carrier_rate_of(reading.memory),
         batch_size=sizes.rows,
         windows_per_segment=sizes.length // reading.window,
         teacher="full-context",
