@@ -15,7 +15,7 @@ LEVELS = (
     ("utils",),
     ("ops",),
     ("data",),
-    ("models", "onward"),  # `onward` itself only gathers the models' public names
+    ("models", "tasks", "onward"),  # `onward` itself only gathers the models' public names
     ("training", "evaluation"),
     ("finetuning", "inspection"),
     ("commands",),
