@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..evaluation.cost import block_cost, formula_flops_per_token, parameter_count
+from ..evaluation.memory_size import memory_bytes
 from ..models.block_recurrent import BlockRecurrentConfig, BlockRecurrentForCausalLM
 from ..models.window_recurrent.probe import probe
 
@@ -18,21 +19,23 @@ def _window_facts(model: Any) -> dict[str, str]:
     config = model.config
     seam = probe(model.backbone, config)
     total, added = parameter_count(model), parameter_count(model.carrier)
-    state = sum(tensor.numel() for tensor in model.reader.empty(1))
-    into = "each layer's attention" if config.space is None else f"the {config.space}"
-    what = "key(s) and value(s) of each head" if config.space is None else "vector(s)"
+    carries = f"{config.carrier}: {config.vector_count} vectors into the {config.space}"
+    if config.takes_slots:
+        carries = f"{config.carrier}: {config.vector_count} slots of each head ({config.sinks} of first tokens)"
+    elif config.carrier == "none":
+        carries = "nothing"
     return {
         "model": type(model).__name__,
         "backbone": f"{config.backbone_name or 'made in memory'} ({config.backbone.model_type}, "
         f"{config.num_hidden_layers} layers, width {config.hidden_size})",
         "reads": f"{'left to right' if config.causal else 'both ways'}, windows of {config.window}, "
         f"overlap {config.overlap}",
-        "carries": f"{config.carrier}: {config.vector_count} {what} into {into}",
+        "carries": carries,
         "inserted at layers": ", ".join(map(str, config.insertion_layers)),
         "seam taken at layers": ", ".join(map(str, seam.layers)),
         "parameters": f"{total:,} ({added:,} added, {100 * added / total:.2f} %; "
         f"{model.num_parameters(only_trainable=True):,} trainable)",
-        "state": f"{state:,} numbers per document",
+        "memory": f"{memory_bytes(model):,} bytes per document",
         "FLOPs per token": f"{formula_flops_per_token(model.backbone, config.window, config.overlap):.3g} "
         "(the paper's formula)",
     }

@@ -62,6 +62,14 @@ def test_a_constant_uses_the_last_of_its_slots(tmp_path):
     assert_same(moved(AutoModelForCausalLM.from_pretrained(tmp_path).eval())(IDS).logits, three.logits, model)
     model.set_slots(5)
     assert_same(model(IDS).logits, all_five, model)
+    model.save_pretrained(tmp_path)
+    for load in (AutoModelForCausalLM, type(model)):
+        loaded = moved(load.from_pretrained(tmp_path, slots=3).eval())
+        assert_same(loaded(IDS).logits, three.logits, model)
+        loaded.set_slots(5)
+        assert_same(loaded(IDS).logits, all_five, model)
+        with pytest.raises(FieldError, match="slots=6: carrier='constant' has learned 5"):
+            load.from_pretrained(tmp_path, slots=6)
     with pytest.raises(FieldError, match="slots=6: carrier='constant' has learned 5; choose at most 5"):
         model.set_slots(6)
     assert model.carrier.count == model.config.slots == 5
@@ -85,8 +93,17 @@ def test_states_of_another_size_are_refused(variant):
     model = recurrent_variant("gpt2", variant)
     state, slots = model(IDS).state, model.config.slots
     model.set_slots(4)
-    with pytest.raises(ValueError, match=f"{slots} at 1,2,3"):
+    with pytest.raises(ValueError, match=f"{slots} slots and the model 4: call set_slots\\({slots}\\)"):
         model(IDS, state=state)
+    model.set_slots(slots)
+    model(IDS, state=state)
+
+
+def test_misspelt_fields_are_refused_when_a_model_is_loaded(tmp_path):
+    recurrent_variant("gpt2", "recent").save_pretrained(tmp_path)
+    for load in (AutoModelForCausalLM, type(recurrent_variant("gpt2", "recent"))):
+        with pytest.raises(ValueError, match="has no field 'slot' .* did you mean 'slots'"):
+            load.from_pretrained(tmp_path, slot=3)
 
 
 @pytest.mark.parametrize("variant", ["pooled", "paper", "spans", "constant", "none"])

@@ -170,6 +170,8 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
             require_number(self, name, at_least=1, whole=True, or_none=True)
         require_number(self, "sinks", at_least=0, whole=True)
         require_number(self, "tokens_at_once", at_least=1, whole=True)
+        if self.slots is not None and self._acts_as == "none":
+            raise FieldError("slots", self.slots, f"carrier={self.carrier!r} carries nothing; leave it out")
         if self.slots is not None and not _counts_slots(self._acts_as):
             raise FieldError("slots", self.slots, f"carrier={self.carrier!r} inserts vectors; use vectors={self.slots}")
         if self.vectors is not None and self.takes_slots:
@@ -182,11 +184,22 @@ class WindowRecurrenceConfig(CheckedConfig, PreTrainedConfig):
         self._check_history()
         self._check_insertion()
         least = self._defaults.at_least
+        if self.takes_slots and self.vector_count < least:
+            self._refuse_sinks()
         if self.vector_count < least:
             problem = f"{self.carrier} keeps the document's first token and more: there must be at least {least}"
             raise FieldError(self._counted, self.vector_count, problem)
         if self._acts_as == "spans":
             self._check_spans()
+
+    def _refuse_sinks(self) -> None:
+        count = self.vector_count
+        if self.sinks == 1:
+            raise FieldError("slots", count, "sinks=1 takes one of them; choose at least 2, or sinks=0")
+        problem = f"they are a part of the {count} slots, and at least one must be left for other tokens"
+        raise FieldError(
+            "sinks", self.sinks, f"{problem}; choose at most {count - 1}, or at least {self.sinks + 1} slots"
+        )
 
     def _check_insertion(self) -> None:
         wanted = self._insert_at

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -15,6 +16,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from ...data.packaged import source_of
+from ...utils.fields import refuse_others
 from ...utils.files import DamagedFile, make_folder, whole_file
 from ..base import StatefulModel
 from ..checking import MODEL_TYPE_PREFIX
@@ -58,12 +60,12 @@ class SavesWhatWasAdded(StatefulModel):
         total = sum(p.numel() for p in self.parameters())
         backbone = config.backbone_name or f"a {config.backbone.model_type} made in memory"
         layers = ", ".join(map(str, config.insertion_layers))
+        counted = f"{config.vector_count} {'slots' if config.takes_slots else 'vectors'}"
+        memory = "no memory" if config.carrier == "none" else f"a memory of {counted} (`{config.carrier}`)"
         return (
             f"{backbone}, for documents of any length: windows of {config.window} tokens with an overlap of "
-            f"{config.overlap}, and `{config.carrier}` carried from window to window: {config.vector_count} vector(s), "
-            f"inserted as keys and values at layer(s) {layers}.\n\n"
-            f"Parameters: {total:,}, of which {added:,} were added by recurrence.\n\n"
-            "Method: Adding Recurrence to Pretrained Transformers."
+            f"{config.overlap}, and {memory} in front of them, as keys and values at layer(s) {layers}.\n\n"
+            f"Parameters: {total:,}, of which {added:,} were added by recurrence."
         )
 
     def _save_added(self, directory: Path) -> None:
@@ -104,6 +106,9 @@ class SavesWhatWasAdded(StatefulModel):
                 f"{name} holds a model with the head {config.head!r}, and {cls.__name__} is for {cls.head!r}: "
                 "load it with the Auto class of its own head"
             )
+        wanted, learned = config.slots, _learned_slots(name, config, kwargs)
+        if learned is not None:
+            config.slots = learned
         wants_info = kwargs.pop("output_loading_info", False)
         model: Any
         info: dict[str, Any] = {}
@@ -111,8 +116,16 @@ class SavesWhatWasAdded(StatefulModel):
             model = cls._load_added(name, config, kwargs)
         else:
             kwargs.setdefault("ignore_mismatched_sizes", True)  # refused below, by name
-            model, info = super().from_pretrained(name, *args, config=config, output_loading_info=True, **kwargs)
+            try:
+                model, info = super().from_pretrained(name, *args, config=config, output_loading_info=True, **kwargs)
+            except TypeError as error:
+                if (unknown := re.search(r"unexpected keyword argument '(\w+)'", str(error))) is None:
+                    raise
+                refuse_others(type(config), config.own_fields(), {unknown[1]: kwargs.get(unknown[1])})
+                raise
             _refuse_misfits(str(name), info)
+        if learned is not None:
+            model.set_slots(wanted)
         return (model, info) if wants_info else model
 
     @classmethod
@@ -144,6 +157,14 @@ class SavesWhatWasAdded(StatefulModel):
         like = next(backbone.parameters())
         model.carrier.to(like.device, like.dtype)
         return model.eval()
+
+
+def _learned_slots(name: Any, config: Any, kwargs: dict[str, Any]) -> int | None:
+    """How many slots of a constant are saved: with other slots, it is loaded with these, and then resized."""
+    if config.carrier != "constant" or not config.takes_slots:
+        return None
+    place = {word: kwargs[word] for word in _OF_THE_HUB if word in kwargs}
+    return type(config).get_config_dict(name, **place)[0].get("slots")
 
 
 def _has_weights(backbone: nn.Module, saved_with: str, path: Path) -> bool:

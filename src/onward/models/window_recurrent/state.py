@@ -233,6 +233,7 @@ def _tokens(file: StateFile, name: str, name_of_types: str, shape: tuple[int | N
 
 def check_fits(state: WindowState, ids: Tensor, reader: Any) -> None:
     """Refuses a state that the model cannot continue."""
+    _check_size(state, reader)
     check_state(state, WindowState, reader.name, ids.shape[0])
     if state.weights is not reader.origin:
         reader.origin.check(state.weights)
@@ -241,6 +242,16 @@ def check_fits(state: WindowState, ids: Tensor, reader: Any) -> None:
     for tensor in state.memory:
         if tensor.is_floating_point() and tensor.dtype != own:
             raise ValueError(f"the state's memory is {tensor.dtype}, the model {own}: move it with state.to({own})")
+
+
+def _check_size(state: WindowState, reader: Any) -> None:
+    """Refuses a state that has another number of slots than the model, which can be changed."""
+    carrier = reader.carrier
+    if not (carrier.takes_slots and isinstance(state, WindowState) and state.memory):
+        return
+    given, own = state.memory[-1].shape[-1], carrier.count
+    if given != own and state.model == reader.name.replace(f", {own} at ", f", {given} at "):
+        raise ValueError(f"the state has {given} slots and the model {own}: call set_slots({given}) to continue it")
 
 
 def _check_form(state: WindowState, ids: Tensor, reader: Any) -> None:
