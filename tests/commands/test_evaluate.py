@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
 from command_line import run
 
 
@@ -25,9 +26,24 @@ def test_without_controls_tokens_are_kept_by_the_models_own_backbone(place):
     assert kept["measures"] and "--with-controls" in kept["notes"][0]
 
 
-def test_evaluate_a_plain_backbone(place):
-    run(f"evaluate {place}/backbone --window 24 --corpus {place}/texts --max-tokens 60 --out {place}/plain")
-    assert (place / "plain" / "table.md").is_file()
+@pytest.mark.parametrize(("options", "variants"), [("", {"recurrent", "kept tokens"}), ("--carrier none", set())])
+def test_a_plain_backbone_has_a_memory_without_training(place, options, variants):
+    said = f"--window 24 {options} --corpus {place}/texts --max-tokens 60 --out {place}/plain{options[-4:]}"
+    run(f"evaluate {place}/backbone {said}")
+    rows = json.loads((place / f"plain{options[-4:]}" / "results.json").read_text())["rows"]
+    assert variants <= {row["variant"] for row in rows if row["measures"]}
+
+
+def test_memories_of_other_sizes(place):
+    bytes_of = {}
+    for slots in (3, 9):
+        run(
+            f"evaluate {place}/backbone --window 24 --carrier recent --slots {slots} --corpus {place}/texts "
+            f"--max-tokens 60 --out {place}/slots{slots}"
+        )
+        rows = json.loads((place / f"slots{slots}" / "results.json").read_text())["rows"]
+        bytes_of[slots] = next(row["state_bytes"] for row in rows if row["variant"] == "recurrent")
+    assert bytes_of[9] == 3 * bytes_of[3] > 0
 
 
 def test_evaluate_blocks(place, blocks):

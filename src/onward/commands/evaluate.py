@@ -7,17 +7,17 @@ from typing import Annotated, Any, Literal
 
 from ..utils.fields import FieldError
 from .options import option
-from .shared import Model, Out, TextOptions, Window, load_model, say
+from .shared import MemoryOptions, Model, Out, TextOptions, load_model, say
 
 
 def evaluate(
     model: Model,
+    memory: MemoryOptions,
     texts: TextOptions,
     split: Annotated[Literal["train", "validation", "test"], option("Which part of the corpus to use.")] = "test",
     overlap: Annotated[
         list[int] | None, option("For window recurrence, one or more: --overlap 0 5 10.", default="the model's own")
     ] = None,
-    window: Window = None,
     max_tokens: Annotated[int | None, option("Use only the first tokens of each document.", default="all")] = None,
     batch_size: Annotated[int, option("Documents processed at a time.")] = 8,
     out: Out = Path("runs/evaluate"),
@@ -36,7 +36,7 @@ def evaluate(
         raise FieldError("max_tokens", max_tokens, "at least 2 are needed, one to start from and one to predict")
     if batch_size < 1:
         raise FieldError("batch_size", batch_size, "process at least 1 document at a time")
-    loaded, tokenizer = load_model(model, window)
+    loaded, tokenizer = memory.load(model)
     options = options_of(loaded, model, overlap)
     corpus = texts.load()
     limit = max_tokens or (corpus.validation_tokens if split == "validation" else None)

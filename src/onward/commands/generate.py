@@ -7,17 +7,17 @@ from typing import Annotated, Any
 
 from ..utils.fields import FieldError
 from .options import option
-from .shared import Model, Seed, Window, load_model, read_text
+from .shared import MemoryOptions, Model, Seed, read_text
 
 LOWEST_TEMPERATURE = 1e-6  # divided by less, scores overflow
 
 
 def generate(
     model: Model,
+    memory: MemoryOptions,
     prompt: Annotated[str | None, option("The text to continue.")] = None,
     prompt_file: Annotated[Path | None, option("A file with the text to continue, of any length.")] = None,
     tokens: Annotated[int, option("Number of tokens to write.")] = 200,
-    window: Window = None,
     sample: Annotated[bool, option("Draw tokens at random, or take the likeliest each time.")] = True,
     temperature: Annotated[float, option("Above 0; below 1, likely tokens become likelier.")] = 0.8,
     top_p: Annotated[float, option("Draw from the likeliest tokens, up to this probability in all.")] = 0.95,
@@ -43,7 +43,7 @@ def generate(
         raise FieldError("temperature", temperature, f"{wanted}; --no-sample takes the likeliest token each time")
     if sample and not 0 < top_p <= 1:
         raise FieldError("top_p", top_p, "it must be above 0 and at most 1, which draws from all tokens")
-    loaded, tokenizer = load_model(model, window)
+    loaded, tokenizer = memory.load(model)
     torch.manual_seed(seed)
     options: dict[str, Any] = {"do_sample": sample} | ({"eos_token_id": -1} if endless else {})
     if sample:

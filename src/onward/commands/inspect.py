@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..utils.fields import FieldError
 from .options import option
-from .shared import Model, Window, console, load_model, read_text, say
+from .shared import MemoryOptions, Model, console, read_text, say
 
 if TYPE_CHECKING:
     from ..inspection import Diagnostics
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def inspect(
     model: Model,
-    window: Window = None,
+    memory: MemoryOptions,
     text: Annotated[Path | None, option("A text to run the model over: how is its memory used?")] = None,
     max_tokens: Annotated[int | None, option("Use only the first tokens of the text.", default="all")] = None,
 ) -> None:
@@ -30,7 +30,7 @@ def inspect(
     """
     from ..inspection import facts
 
-    loaded, tokenizer = load_model(model, window)
+    loaded, tokenizer = memory.load(model)
     listed = Table(show_header=False, box=None)
     listed.add_column(style="bold")
     for name, value in facts(loaded).items():

@@ -78,7 +78,6 @@ def check_place(out: Path) -> None:
 # --- options ---------------------------------------------------------------------------------------
 
 Model = Annotated[str, typer.Argument(help="A folder, a name on the Hub, or packaged: smollm2-135m, minilm-l6.")]
-Window = Annotated[int | None, option("For a plain backbone: tokens per window.", default="a trained model's own")]
 Seed = Annotated[int, option("Seed of all random numbers.")]
 Pattern = Annotated[
     str | None, option("Which files of a folder to use: '*.py', or '**/*.py' with sub-folders.", default=".txt, .jsonl")
@@ -130,8 +129,29 @@ def read_text(file: Path, option: str) -> str:
 # --- models ----------------------------------------------------------------------------------------
 
 
-def load_model(name: str, window: int | None = None) -> tuple[Any, Any]:
-    """A recurrent model and its tokenizer. A plain backbone gets plain windows."""
+@dataclass(frozen=True)
+class MemoryOptions:
+    """Of a model that is loaded: a plain backbone gets a memory, which needs no training."""
+
+    window: Annotated[int | None, option("For a plain backbone: tokens per window.", default="a saved model's own")] = (
+        None
+    )
+    carrier: Annotated[
+        str | None,
+        option("For a plain backbone: what is carried; none for plain windows.", default="matched, or a saved model's"),
+    ] = None
+    slots: Annotated[
+        int | None, option("Keys and values per head in front of each window.", default="127, or a saved model's")
+    ] = None
+
+    def load(self, name: str) -> tuple[Any, Any]:
+        return load_model(name, self.window, self.carrier, self.slots)
+
+
+def load_model(
+    name: str, window: int | None = None, carrier: str | None = None, slots: int | None = None
+) -> tuple[Any, Any]:
+    """A recurrent model and its tokenizer. A plain backbone gets a memory, `matched` unless another is named."""
     from transformers import AutoModelForCausalLM
 
     from .. import BlockRecurrentForCausalLM, add_recurrence
@@ -156,9 +176,19 @@ def load_model(name: str, window: int | None = None) -> tuple[Any, Any]:
     if not isinstance(model, (WindowRecurrentModel, BlockRecurrentForCausalLM)):
         if window is None:
             raise ValueError(f"{name} has no recurrence: set the size of its windows with --window")
-        model = add_recurrence(model, carrier="none", window=window)
-    elif window is not None and window != model.config.window:
+        model = add_recurrence(model, carrier=carrier or "matched", window=window, slots=slots)
+        return on_device(model.eval()), tokenizer
+    if window is not None and window != model.config.window:
         raise ValueError(f"{name} has windows of its own, of {model.config.window} tokens: leave --window out")
+    if isinstance(model, BlockRecurrentForCausalLM):
+        if carrier is not None or slots is not None:
+            raise ValueError(
+                f"{name} is block-recurrent, and carries states of its own: leave --carrier and --slots out"
+            )
+    elif carrier is not None and carrier != model.config.carrier:
+        raise FieldError("carrier", carrier, f"{name} has a memory of its own, {model.config.carrier}; leave it out")
+    elif slots is not None:
+        model.set_slots(slots)
     return on_device(model.eval()), tokenizer
 
 
