@@ -486,3 +486,20 @@ def test_a_new_document_is_free_of_numbers_that_overflowed_in_the_old_one(varian
     more = tokens(2, 17, seed=1)
     ours = model(more, state=spoilt_state, starts_document=[True, False]).logits
     assert_close(ours, model(more, state=state, starts_document=[True, False]).logits, "outputs")
+
+
+@pytest.mark.parametrize(("family", "use_cache"), [("llama", True), ("modernbert", False)])
+@torch.no_grad()
+def test_scores_far_apart_stay_finite_in_rows_of_unequal_length(family: str, use_cache: bool) -> None:
+    """Slots may get so much attention that nothing is left of the window's tokens in single precision."""
+    model = recurrent_variant(family, "matched", window=6, fields={"slots": 18}).float()
+    for name, parameter in model.backbone.named_parameters():
+        if any(part in name for part in ("q_proj", "k_proj", "Wqkv")):
+            parameter *= 16
+    state = None
+    for step in range(8):
+        ids, mask = padded([tokens((3 * row + step) % 7 + 1, seed=row + 10 * step) for row in range(6)], "right")
+        output = model(ids, attention_mask=mask, state=state, use_cache=use_cache)
+        state = output.state
+        assert all(bool(part.isfinite().all()) for slots in grouped(state.memory) for part in slots)
+        assert bool(output.logits.isfinite().all())

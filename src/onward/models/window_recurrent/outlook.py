@@ -29,8 +29,8 @@ class Asked:
 
     queries: Tensor  # [B, R, H, Q, D], where they stood, times the scaling of scores
     later: Tensor  # [B, R, H, Q, D], as far from what was read as the next window is
-    attention: Tensor  # [B, R, H, Q, n]: what each token would get if there were no slots
-    total: Tensor  # [B, R, H, Q]: the logarithm of what the scores of all tokens sum up to
+    attention: Tensor  # [B, R, H, Q, n]: what each token would get if there were no slots, beside the next window's own
+    total: Tensor  # [B, R, H, Q]: the logarithm of what the scores of all of these sum up to
     shares: Tensor  # [B, R, 1, 1, Q]: of each query in a mean over queries; padding asks nothing
     near: Tensor | None  # [B, R, 1, Q, S] bool: what queries are near enough to see of the slots; None for all
 
@@ -38,26 +38,30 @@ class Asked:
     @torch.no_grad()
     def of(queries: Tensor, later: Tensor, keys: Tensor, facts: Facts, scaling: float) -> Asked:
         """queries, later: [B, R, H, G, n, D]. keys: [B, R, H, n, D]"""
-        heads, n = queries.shape[3], keys.shape[3]
-        queries, later, keys = (x.to(full_precision(x.dtype)) for x in (queries, later, keys))
-        queries, later = ((x * scaling).flatten(3, 4) for x in (queries, later))
+        group, exact = queries.shape[3], full_precision(queries.dtype)
+        asks, keys = facts.asks[:, :, None].repeat(1, 1, 1, group), keys.to(exact)  # [B, R, 1, Q]
+        queries, later = ((x.to(exact) * scaling).flatten(3, 4) for x in (queries, later))
 
         def scores_of(asking: Tensor, seen: Tensor | None) -> Tensor:
             scores = asking @ keys.transpose(-1, -2)
             if seen is not None:
-                scores.unflatten(3, (heads, -1)).masked_fill_(~seen[:, :, None, None], NEVER)
+                scores.unflatten(3, (group, -1)).masked_fill_(~seen[:, :, None, None], NEVER)
             return scores
 
-        scores = torch.cat([scores_of(later, facts.later), scores_of(queries, facts.visible)], -1)
-        attention = scores.softmax(-1)
-        each = facts.asks.sum(-1, keepdim=True).clamp(min=1)
+        attention = scores_of(later, facts.later)
+        total = torch.logaddexp(attention.logsumexp(-1), scores_of(queries, facts.visible).logsumexp(-1))
+        attention.sub_(total[..., None]).exp_()
+        if not facts.all_ask:
+            queries, later, attention = (x.masked_fill(~asks[..., None], 0) for x in (queries, later, attention))
+            total = total.masked_fill(~asks, 0)
+        near = facts.near
         return Asked(
             queries=queries,
             later=later,
-            attention=attention[..., :n],
-            total=scores.amax(-1) - attention.amax(-1).log(),
-            shares=(facts.asks.to(scores.dtype) / (heads * each)).repeat(1, 1, heads)[:, :, None, None],
-            near=None if facts.near is None else facts.near.repeat(1, 1, heads, 1)[:, :, None],
+            attention=attention,
+            total=total,
+            shares=(asks.to(exact) / asks.sum(-1, keepdim=True).clamp(min=1))[:, :, :, None],
+            near=None if near is None else near.repeat(1, 1, group, 1)[:, :, None],
         )
 
     @torch.no_grad()
@@ -65,13 +69,13 @@ class Asked:
         """Of one window, with its slots: keys [B, H, S, D] as they were attended to, and what was added to their scores
         [B, H, S], NEVER where there is none."""
         later, total = self.later[:, number], self.total[:, number]
-        slots = self._scores(later, keys, added)
+        slots = self.scores(later, keys, added)
         if self.near is not None:
             slots = slots.masked_fill_(~self.near[:, number], NEVER)
-        attention = torch.cat([slots, total[..., None]], -1).softmax(-1)  # all tokens together are one more column
-        return Outlook(self, number, attention[..., :-1], attention[..., -1:])
+        scores = torch.cat([slots, total[..., None]], -1)  # all tokens together are one more column
+        return Outlook(self, number, scores, scores.softmax(-1))
 
-    def _scores(self, queries: Tensor, keys: Tensor, added: Tensor | None) -> Tensor:
+    def scores(self, queries: Tensor, keys: Tensor, added: Tensor | None) -> Tensor:
         """[B, H, Q, S]"""
         queries, keys = queries.flatten(0, 1), keys.to(queries.dtype).flatten(0, 1).transpose(-1, -2)
         start = queries.new_zeros(1) if added is None else added.to(queries.dtype).flatten(0, 1)[:, None]
@@ -83,6 +87,7 @@ class Facts:
     """What the windows of a run have in common at all layers of a kind."""
 
     asks: Tensor  # [B, R, n] bool: not padding, which asks nothing
+    all_ask: bool
     visible: Tensor  # [B, R, n, n] bool: what each token saw of its window
     later: Tensor | None  # [B, R, n, n] bool: what it would see of it from the next window, of what may be kept
     near: Tensor | None  # [B, R, n, S] bool: the same of the slots
@@ -94,38 +99,35 @@ class Outlook:
 
     asked: Asked
     number: int  # of the window
-    slots: Tensor  # [B, H, Q, S]
-    rest: Tensor  # [B, H, Q, 1]: what all tokens together would get
+    scores: Tensor  # [B, H, Q, S + 1]: of each slot, and of all tokens together
+    attention: Tensor  # [B, H, Q, S + 1]
 
     @cached_property
     @torch.no_grad()
     def mean(self) -> Tensor:
         """[B, H, S + n]: the mean over queries."""
-        return self._mean(self.slots, self._tokens, self.rest)
+        return self._mean(self.attention, self.asked.attention[:, self.number])
 
     @cached_property
     @torch.no_grad()
     def mean_square(self) -> Tensor:
         """[B, H, S + n]: the mean of squares, in which a few strong ones count most."""
-        return self._mean(self.slots.square(), self._tokens.square(), self.rest.square())
+        return self._mean(self.attention.square(), self.asked.attention[:, self.number].square())
+
+    def _mean(self, attention: Tensor, of_tokens: Tensor) -> Tensor:
+        slots, tokens = attention[..., :-1], attention[..., -1:]
+        return torch.cat([self._shares @ slots, (self._shares * tokens.transpose(-1, -2)) @ of_tokens], -1)[:, :, 0]
 
     @torch.no_grad()
     def mean_beside(self, keys: Tensor) -> Tensor:
-        """[B, H, M]: what each of other keys [B, H, M, D] would get beside all columns, turned to where slots stand."""
-        asked, number = self.asked, self.number
-        normaliser = asked.total[:, number, ..., None] - self.rest.clamp(min=torch.finfo(self.rest.dtype).tiny).log()
-        attention = (asked._scores(asked.queries[:, number], keys, None) - normaliser).exp()
+        """[B, H, M]: what each of other keys [B, H, M, D] would get beside all columns. They are turned to where slots
+        stand, and asked from inside the window: slots keep their places, while tokens move away."""
+        normaliser = self.scores.amax(-1, keepdim=True) - self.attention.amax(-1, keepdim=True).log()
+        attention = (self.asked.scores(self.asked.queries[:, self.number], keys, None) - normaliser).exp()
+        attention = attention.masked_fill(self._shares.transpose(-1, -2) == 0, 0.0)
         return (self._shares @ attention)[:, :, 0]
-
-    @property
-    def _tokens(self) -> Tensor:
-        return self.asked.attention[:, self.number]
 
     @property
     def _shares(self) -> Tensor:
         """[B, 1, 1, Q]"""
         return self.asked.shares[:, self.number]
-
-    def _mean(self, slots: Tensor, tokens: Tensor, rest: Tensor) -> Tensor:
-        of_tokens = self._shares * rest.transpose(-1, -2)
-        return torch.cat([self._shares @ slots, of_tokens @ tokens], -1)[:, :, 0]

@@ -76,7 +76,7 @@ class SlotStep(WindowStep):
     def _table(self, turning: Turning, like: Tensor) -> Any:
         """What turns keys to the slots' places before the window."""
         return self._once(
-            ("slots", id(turning)),
+            ("slots", id(turning), like.dtype),
             lambda: turning.table(torch.arange(-self.carrier.count, 0, device=like.device), like),
         )
 
@@ -139,8 +139,7 @@ class SlotStep(WindowStep):
             before = torch.arange(-self.carrier.count, 0, device=places.device)
             visible, later = visible & (apart.abs() < local), later & (apart + end < local)
             near = places[..., None] + end - before < local
-        visible = visible | ~real[..., None]  # padding must see something, whatever it is
-        return Facts(real, visible, None if bool(later.all()) else later, near)
+        return Facts(real, bool(real.all()), visible, None if bool(later.all()) else later, near)
 
     # -- what is left
 
@@ -156,7 +155,7 @@ class _Read:
         places = step._layout[0]
         self.turned, self.values = step.run.by_row(call.key), step.run.by_row(call.value)
         table = step._once(
-            ("tokens", id(turning)), lambda: turning.table(-places[:, :, None], call.key)
+            ("tokens", id(turning), call.key.dtype), lambda: turning.table(-places[:, :, None], call.key)
         )  # back to position 0
         self.keys = turning.turn(self.turned, table)
 
@@ -166,7 +165,9 @@ class _Read:
         every = step._all_queries(call) if step.columns else call.query
         queries = step.run.by_row(every)  # [B, R, heads, n, D]
         ends = step._ends[:, :, None, None]
-        later = turning.turn(queries, step._once(("queries", id(turning)), lambda: turning.table(ends, call.query)))
+        later = turning.turn(
+            queries, step._once(("queries", id(turning), call.query.dtype), lambda: turning.table(ends, call.query))
+        )
         facts = step._once(("facts", call.local), lambda: step._facts(call.local))
         heads = self.keys.shape[2]
         queries, later = (x.unflatten(2, (heads, -1)) for x in (queries, later))

@@ -62,7 +62,7 @@ class ReadWindow:
 
     slots: Slots  # all columns: [B, H, S + n, ..], ages as seen from the next window
     kept: Tensor  # [B, S + n] bool: what the next memory may hold; of the window, what the next one does not repeat
-    full: bool  # whether all of it may be kept
+    full: bool  # whether all of it may be kept, in every row
     size: int  # S
     look: Callable[[], Outlook]
     turn: Callable[[Tensor], Tensor]  # keys [B, H, M, D] to where the first M slots will stand

@@ -39,6 +39,10 @@ class Turning:
     def turns(self) -> bool:
         return bool(self.angle.any())
 
+    def equals(self, other: Turning) -> bool:
+        alike = torch.equal(self.partner, other.partner)
+        return alike and torch.allclose(self.angle, other.angle, rtol=0, atol=1e-12)
+
     def table(self, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor] | None:
         """Cosines and sines for `positions` [..]: each [.., D], with the dtype of `like`."""
         if not self.turns:
@@ -88,12 +92,12 @@ def turnings_of(base: PreTrainedModel) -> tuple[Turning, ...]:
         if rotates:
             raise CannotTurn("its values depend on the position, too")
         return tuple(still(layer[0].shape[-1]) for layer in seen[0])
-    found = []
+    found: list[Turning] = []
     for number in range(len(backbone_layers(base))):
         turning = measure({p: layers[number][0].flatten(0, -2) for p, layers in seen.items()})
         if turning is None:
             raise CannotTurn(f"the keys of layer {number + 1} change with the position in another way than by turning")
-        found.append(turning)
+        found.append(next((other for other in found if other.equals(turning)), turning))  # one object for all alike
     return tuple(found)
 
 

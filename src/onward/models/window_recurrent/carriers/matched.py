@@ -43,7 +43,7 @@ class Matched(Selected):
     def next(self, window: ReadWindow, layer: int) -> Slots:
         score = self.score_of(window)
         ranked, count = self.ranked(window, score, start=self.merged), self.count - self.merged
-        kept = self.kept(window, score, ranked[..., :count])
+        kept = self.chosen(window, score, ranked[..., :count])
         if not self.merged:
             return kept
         merged = self.merge(window, window.oldest_first(ranked[..., count:]))
@@ -62,7 +62,7 @@ class Matched(Selected):
             stays, mass = (part.to(before.keys) for part in (stays[..., None] / some, mass / some))
         key = stays * before.keys + mass @ joining.keys
         weights = self.weights(window, key, total)
-        oldest = torch.maximum(before.ages, (members * joining.ages[:, :, None]).amax(-1).int())
+        oldest = torch.maximum(before.ages, torch.where(members > 0, joining.ages[:, :, None], 0).amax(-1))
         value = stays.to(before.values) * before.values + mass.to(before.values) @ joining.values
         return Slots(key, value, weights.to(before.weights), torch.zeros_like(before.marks), oldest)
 

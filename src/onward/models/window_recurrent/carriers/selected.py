@@ -59,7 +59,7 @@ class Selected(SlotCarrier):
 
     def next(self, window: ReadWindow, layer: int) -> Slots:
         score = self.score_of(window)
-        return self.kept(window, score, self.ranked(window, score)[..., : self.count])
+        return self.chosen(window, score, self.ranked(window, score)[..., : self.count])
 
     @torch.no_grad()
     def score_of(self, window: ReadWindow) -> Tensor:
@@ -71,7 +71,7 @@ class Selected(SlotCarrier):
         protected = (rank < self.sinks) | (rank >= rank[:, -1:] + 1 - self.recent)
         return window.ranked(score[..., start:].masked_fill(protected[:, None], math.inf), start)
 
-    def kept(self, window: ReadWindow, score: Tensor, columns: Tensor) -> Slots:
+    def chosen(self, window: ReadWindow, score: Tensor, columns: Tensor) -> Slots:
         columns = window.oldest_first(columns)
         kept = window.take(columns)
         return kept._replace(marks=(score.gather(-1, columns) * (kept.ages > 0)).to(kept.marks.dtype))
