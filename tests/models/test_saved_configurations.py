@@ -142,7 +142,7 @@ def test_changes_while_loading_are_made_and_checked(system: str, tmp_path: Path)
         kind.from_pretrained(tmp_path, **{name: bad})
     with pytest.raises(ValueError, match=f"has no field '{name}s' .*did you mean '{name}'"):
         AutoConfig.from_pretrained(tmp_path, **{f"{name}s": good})
-    with pytest.raises(TypeError, match=f"'{name}s'"):
+    with pytest.raises(ValueError if system == "window" else TypeError, match=f"'{name}s'"):
         type(model).from_pretrained(tmp_path, **{f"{name}s": good})
     kind.from_pretrained(tmp_path, padding_side="left")  # a tokenizer's word, which reaches us through AutoTokenizer
 

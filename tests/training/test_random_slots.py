@@ -136,7 +136,7 @@ def test_sizes_that_make_no_sense(value, problem):
 
 def test_sizes_that_a_memory_cannot_have(tokenizer, tmp_path):
     for model, problem in (
-        (slotted(), "random_slots=.1, 12.: selected keeps the document's first token and more.* at least 2"),
+        (slotted(), "random_slots=.1, 12.: sinks=1 takes one of them; choose at least 2"),
         (make_model("pooled"), "random_slots=.1, 12.: carrier='pooled' has as many vectors as it was made with"),
     ):
         with pytest.raises(FieldError, match=problem):

@@ -144,7 +144,7 @@ def outcomes_of(loss: Callable[[Reading, str], float], seeds: Iterable[int] = (0
 def made_up(row: Reading, split: str) -> float:
     if row.slots is None:
         return 3.0 if row.memory == FULL else 4.0
-    gains = {"selected-attention": 0.125, "matched": 0.09375, "constant": -0.25}
+    gains = {"selected-received": 0.125, "matched": 0.09375, "constant": -0.25}
     gain = gains.get(row.memory, 0.0)
     if row.trained and row.memory == "matched":
         gain = 0.4375
@@ -162,7 +162,7 @@ def test_what_losses_come_to() -> None:
     )
     tables = {table.title: {tuple(row[:2]): row for row in table.rows} for table in found.tables}
     columns = next(table.columns for table in found.tables if table.title.startswith("Untrained"))
-    row = dict(zip(columns, tables["Untrained: books, windows of 64"]["selected-attention", "128"], strict=True))
+    row = dict(zip(columns, tables["Untrained: books, windows of 64"]["selected-received", "128"], strict=True))
     assert row["gain over kept tokens"] == "0.125 ± 0.000" and row["won back, %"] == "25"
     assert row["lost when swapped"] == "0.500 ± 0.000" and row["test loss"] == "3.475"
     trained = dict(zip(columns, tables["Trained: books, windows of 64"]["matched", "128"], strict=True))
