@@ -84,9 +84,9 @@ def generating(backbone, models, ids, slots: int) -> None:
         cache = DynamicCache()
         output = backbone(tokens[:, : slots + 32], past_key_values=cache)
         while True:
-            cache.crop(slots + 32)
             yield
             output = backbone(output.logits[:, -1:].argmax(-1), past_key_values=cache, logits_to_keep=1)
+            cache.crop(-1)
 
     def ours(model, tokens):
         output = model(tokens, logits_to_keep=1)
