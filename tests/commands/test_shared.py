@@ -25,6 +25,11 @@ def test_a_memory_of_its_own_is_not_overruled(place, blocks):
         shared.load_model(str(blocks), slots=4)
 
 
+def test_an_empty_name_is_no_carrier(place):
+    with pytest.raises(FieldError, match="carrier='': choose one of"):
+        shared.load_model(str(place / "backbone"), window=24, carrier="")
+
+
 def test_a_saved_memory_can_have_another_size(place, tmp_path):
     made, tokenizer = shared.load_model(str(place / "backbone"), window=24, slots=5)
     made.save_pretrained(tmp_path)

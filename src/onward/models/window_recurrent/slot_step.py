@@ -69,9 +69,7 @@ class SlotStep(WindowStep):
 
     def _visible(self, used: Tensor) -> Tensor | None:
         """One tensor for all layers, so that they share their masks; None if all slots are used."""
-        if "visible" not in self._known:
-            self._known["visible"] = None if bool(used.all()) else used
-        return self._known["visible"]
+        return self._once("visible", lambda: None if bool(used.all()) else used)
 
     def _table(self, turning: Turning, like: Tensor) -> Any:
         """What turns keys to the slots' places before the window."""

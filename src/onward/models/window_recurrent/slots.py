@@ -27,7 +27,7 @@ class Slots(NamedTuple):
 
     @property
     def used(self) -> Tensor:
-        """[B, S] bool: the same for all heads."""
+        """[B, S] bool: the same for all heads, and all layers; a carrier decides by place, not by content."""
         return self.ages[:, 0] > 0
 
     @staticmethod
