@@ -172,7 +172,6 @@ def load_model(
             "transformers' fill-mask pipeline, or `onward finetune`"
         )
     refuse_damaged(Path(name).expanduser(), "put a copy of it back, or train the model again", FILES_TO_LOAD)
-    model: Any
     model, tokenizer = load_backbone(name, AutoModelForCausalLM)
     if not isinstance(model, (WindowRecurrentModel, BlockRecurrentForCausalLM)):
         if window is None:
@@ -181,8 +180,10 @@ def load_model(
         model = add_recurrence(model, carrier=chosen, window=window, slots=slots)
     elif window is not None and window != model.config.window:
         raise ValueError(f"{name} has windows of its own, of {model.config.window} tokens: leave --window out")
-    elif isinstance(model, BlockRecurrentForCausalLM) and (carrier, slots) != (None, None):
-        raise ValueError(f"{name} is block-recurrent, and carries states of its own: leave --carrier and --slots out")
+    elif isinstance(model, BlockRecurrentForCausalLM):
+        if (carrier, slots) != (None, None):
+            own = "is block-recurrent, and carries states of its own"
+            raise ValueError(f"{name} {own}: leave --carrier and --slots out")
     elif carrier is not None and carrier != model.config.carrier:
         raise FieldError("carrier", carrier, f"{name} has a memory of its own, {model.config.carrier}; leave it out")
     elif slots is not None:
